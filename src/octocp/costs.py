@@ -1,0 +1,246 @@
+"""The cost model: profiled milliseconds, gigabytes and links to the integers of `Problem`.
+
+Rounding follows the semantics: each layer's cost is rounded to ticks on its own (halves up, in decimal
+arithmetic; a fused B is rounded B plus rounded W), then summed over the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+from math import gcd
+
+from octocp.errors import InfeasibleError, InputError, UnsupportedError
+from octocp.problem import Family, Problem
+from octocp.schema import Device, Instance, Link, LinkByNode
+
+MAX_HORIZON = 2**53
+MAX_OPS = 2_000_000
+MEMORY_DIGITS = 12
+
+
+def build_problem(instance: Instance) -> Problem:
+    """Turn a validated instance into integers.
+
+    Raises
+    ------
+    UnsupportedError
+        Unequal devices or microbatches, or recomputation: in the format, not in this version.
+    InputError
+        Numbers too large for the time grid.
+    InfeasibleError
+        Fewer indivisible runs of layers than devices or stages.
+    """
+    _refuse_unsupported(instance)
+    model = instance.model.flattened(instance.profile)
+    kinds = [model.kinds[kind] for kind in model.layer_kinds()]
+    tick = Fraction(_decimal(instance.tick_us))
+    forward = tuple(_ticks(kind.forward_ms or 0.0, instance.tick_us) for kind in kinds)
+    backward = tuple(_ticks(kind.backward_input_ms, instance.tick_us) for kind in kinds)
+    weight = tuple(_ticks(kind.backward_weight_ms, instance.tick_us) for kind in kinds)
+    split = instance.training.split_backward
+    if not split:
+        backward = tuple(b + w for b, w in zip(backward, weight, strict=True))
+        weight = (0,) * len(kinds)
+    devices = instance.cluster.device_list()
+    lengths = [Fraction(_decimal(length)) for length in instance.lengths()]
+    scale_rows = {device.speed: tuple(length / Fraction(_decimal(device.speed)) for length in lengths) for device in devices}
+    link_class, delay_ticks = _links(instance, devices, [kind.output_mb for kind in kinds], lengths, tick)
+    unit = _memory_unit(instance)
+    static = tuple(_memory(kind.static_gb, unit) for kind in kinds)
+    activation = _by_length([kind.activation_gb for kind in kinds], lengths, unit)
+    weight_activation = _by_length([kind.weight_activation_gb for kind in kinds], lengths, unit)
+    capacity = tuple(None if device.memory_gb is None else int(Fraction(_decimal(device.memory_gb)) / unit) for device in devices)
+    cuttable = _cuttable(len(kinds), instance.stages.keep_together)
+    min_stages, max_stages, max_per_device = _stage_limits(instance, sum(cuttable[:-1]), len(devices))
+    placement = instance.stages.placement
+    family: Family = "fixed" if isinstance(placement, list) else placement
+    problem = Problem(
+        name=instance.name,
+        objective=instance.objective,
+        split=split,
+        layer_ticks=(forward, backward, weight),
+        scale=tuple(scale_rows[device.speed] for device in devices),
+        overhead=Fraction(_decimal(instance.training.op_overhead_us)) / tick,
+        delay_ticks=delay_ticks,
+        link_class=link_class,
+        static=static,
+        activation=activation,
+        weight_activation=weight_activation if split else tuple((0,) * len(kinds) for _ in lengths),
+        capacity=capacity,
+        memory_unit_gb=unit,
+        min_stages=min_stages,
+        max_stages=max_stages,
+        max_per_device=max_per_device,
+        partition=None if instance.stages.partition is None else tuple(instance.stages.partition),
+        family=family,
+        placement=tuple(placement) if isinstance(placement, list) else None,
+        cuttable=cuttable,
+        colocate=tuple(tuple(sorted(set(group))) for group in instance.stages.colocate if len(set(group)) > 1),
+        device_class=_device_classes(devices, capacity, link_class),
+        device_names=tuple(str(device.name) for device in devices),
+    )
+    _refuse_oversize(problem, instance)
+    return problem
+
+
+def _decimal(value: float) -> Decimal:
+    """Return the decimal that was written in the file (the shortest one that reads back as this float)."""
+    return Decimal(repr(value))
+
+
+def _ticks(milliseconds: float, tick_us: float) -> int:
+    return int((_decimal(milliseconds) * 1000 / _decimal(tick_us)).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+def _refuse_unsupported(instance: Instance) -> None:
+    if instance.training.recompute != "none":
+        raise UnsupportedError(
+            f"recompute {instance.training.recompute!r}", place="training.recompute", right="recompute: none"
+        )
+    if len(set(instance.lengths())) > 1:
+        raise UnsupportedError("microbatches of unequal length", place="microbatches", right="a number, or equal lengths")
+    if len({device.speed for device in instance.cluster.device_list()}) > 1:
+        raise UnsupportedError("devices of unequal speed", place="cluster.devices", right="equal speeds")
+
+
+def _refuse_oversize(problem: Problem, instance: Instance) -> None:
+    ops = problem.min_stages * problem.n_microbatches * len(problem.kinds)
+    if ops > MAX_OPS:
+        raise InputError(
+            f"at least {ops} ops to schedule; at most {MAX_OPS}", place="microbatches", right="fewer microbatches or stages"
+        )
+    if problem.serial_ticks > MAX_HORIZON:
+        raise InputError(
+            f"the step takes up to {problem.serial_ticks:.3g} ticks; at most {MAX_HORIZON:.3g}",
+            place="tick_us",
+            right=f"a coarser grid than {instance.tick_us:g} us",
+        )
+
+
+def _links(
+    instance: Instance, devices: Sequence[Device], output_mb: Sequence[float], lengths: Sequence[Fraction], tick: Fraction
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+    """Return the link class of each device pair and the delay by class, microbatch and boundary.
+
+    Both directions of a boundary cost the same: the gradient that comes back has the size of the
+    activation that went out.
+    """
+    link = instance.cluster.link
+    links = [link.intra_node, link.inter_node] if isinstance(link, LinkByNode) else [link]
+    by_node = len(links) > 1
+
+    def class_of(one: int, other: int) -> int:
+        if one == other:
+            return 0
+        return 2 if by_node and devices[one].node != devices[other].node else 1
+
+    link_class = tuple(tuple(class_of(one, other) for other in range(len(devices))) for one in range(len(devices)))
+    still = (0,) * (len(output_mb) + 1)
+    delays = [tuple(still for _ in lengths)]
+    for one in links:
+        made = {length: _delays(one, output_mb, length, tick) for length in set(lengths)}
+        delays.append(tuple(made[length] for length in lengths))
+    return link_class, tuple(delays)
+
+
+def _delays(link: Link, output_mb: Sequence[float], length: Fraction, tick: Fraction) -> tuple[int, ...]:
+    """Ticks over each boundary: latency plus bytes over bandwidth (MB over GB/s is ms), rounded up."""
+    made = [0]
+    for megabytes in output_mb[:-1]:
+        microseconds = Fraction(_decimal(link.latency_us))
+        if link.bandwidth_gb_s is not None:
+            microseconds += Fraction(_decimal(megabytes)) * length * 1000 / Fraction(_decimal(link.bandwidth_gb_s))
+        made.append(int(-(-(microseconds / tick) // 1)))
+    return (*made, 0)
+
+
+def _memory_unit(instance: Instance) -> Fraction:
+    """Return the largest unit in which all sizes are whole numbers, down to 10^-12 GB.
+
+    Small numbers keep the cumulative constraints small. Sizes with more digits are rounded up to
+    the unit and limits down, so that a plan that fits in units fits in gigabytes.
+    """
+    model = instance.model.flattened(instance.profile)
+    used = [model.kinds[kind] for kind in dict.fromkeys(model.layer_kinds())]
+    lengths = set(instance.lengths())
+    sizes = {Fraction(_decimal(kind.static_gb)) for kind in used}
+    for kind in used:
+        for size in (kind.activation_gb, kind.weight_activation_gb):
+            sizes |= {Fraction(_decimal(size)) * Fraction(_decimal(length)) for length in lengths}
+    finest = 10**MEMORY_DIGITS
+    scaled = [-int(-(size * finest) // 1) for size in sizes if size]
+    common = 0
+    for value in scaled:
+        common = gcd(common, value)
+    return Fraction(common or finest, finest)
+
+
+def _memory(gigabytes: float, unit: Fraction) -> int:
+    return -int(-(Fraction(_decimal(gigabytes)) / unit) // 1)
+
+
+def _by_length(sizes: Sequence[float], lengths: Sequence[Fraction], unit: Fraction) -> tuple[tuple[int, ...], ...]:
+    made = {
+        length: tuple(-int(-(Fraction(_decimal(size)) * length / unit) // 1) for size in sizes) for length in set(lengths)
+    }
+    return tuple(made[length] for length in lengths)
+
+
+def _cuttable(layers: int, keep_together: Sequence[Sequence[int]]) -> tuple[bool, ...]:
+    cuttable = [True] * (layers + 1)
+    for first, last in keep_together:
+        cuttable[first + 1 : last + 1] = [False] * (last - first)
+    return tuple(cuttable)
+
+
+def _stage_limits(instance: Instance, units: int, devices: int) -> tuple[int, int, int]:
+    """Return the least and the largest number of stages, and how many a device may hold."""
+    rules = instance.stages
+    held = " (layers kept together count as one)" if rules.keep_together else ""
+    if units < devices:
+        raise InfeasibleError(
+            f"fewer layers than devices: {units} layers{held} cannot give each of {devices} devices a stage; "
+            f"{devices - units} too few"
+        )
+    count = rules.count
+    if rules.partition is not None:
+        count = len(rules.partition)
+    elif isinstance(rules.placement, list):
+        count = len(rules.placement)
+    elif rules.placement == "linear":
+        count = devices
+    if count is not None and count > units:
+        raise InfeasibleError(f"fewer layers than stages: {units} layers{held} cannot fill {count} stages")
+    per_device = min(rules.max_per_device or units, units - devices + 1)
+    if count is not None:
+        return count, count, min(rules.max_per_device or units, count - devices + 1)
+    largest = min(units, devices * (rules.max_per_device or units))
+    return devices, largest, per_device
+
+
+def _device_classes(
+    devices: Sequence[Device], capacity: Sequence[int | None], link_class: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """Number the classes of interchangeable devices.
+
+    Two devices are interchangeable when swapping them changes nothing: equal speed and capacity,
+    and the same link class to every third device.
+    """
+    classes: list[int] = []
+    leaders: list[int] = []
+    for index, device in enumerate(devices):
+        for number, leader in enumerate(leaders):
+            others = [other for other in range(len(devices)) if other not in (index, leader)]
+            if (
+                devices[leader].speed == device.speed
+                and capacity[leader] == capacity[index]
+                and all(link_class[leader][other] == link_class[index][other] for other in others)
+            ):
+                classes.append(number)
+                break
+        else:
+            classes.append(len(leaders))
+            leaders.append(index)
+    return tuple(classes)
