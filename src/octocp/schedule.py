@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +71,32 @@ class Layout:
                     for microbatch in range(problem.n_microbatches):
                         made[kind, stage, microbatch] = problem.duration(kind, begin, end, device, microbatch)
         return made
+
+    def violation(self, problem: Problem) -> str | None:
+        """Say which rule of the problem this partition and placement break, or None."""
+        devices = problem.n_devices
+        if not problem.min_stages <= self.stages <= problem.max_stages:
+            return f"{self.stages} stages; {problem.min_stages} to {problem.max_stages} are allowed"
+        if problem.partition is not None and self.partition != problem.partition:
+            return "the instance fixes another partition"
+        if any(not problem.cuttable[boundary] for boundary in self.bounds):
+            return "it cuts between layers that are kept together"
+        dictated = problem.placement_for(self.stages)
+        if dictated is not None and self.placement != dictated:
+            return f"the instance fixes another placement ({problem.family})"
+        held = [self.placement.count(device) for device in range(devices)]
+        if min(held) == 0:
+            return f"device {held.index(0)} holds no stage"
+        if max(held) > problem.max_per_device:
+            return f"device {held.index(max(held))} holds {max(held)} stages; at most {problem.max_per_device} are allowed"
+        for group in problem.colocate:
+            if len({self.device_of_layer(layer) for layer in group}) > 1:
+                return f"layers {list(group)} must share a device"
+        return None
+
+    def device_of_layer(self, layer: int) -> int:
+        """Return the device that holds a layer."""
+        return self.placement[bisect_right(self.bounds, layer) - 1]
 
     def canonical(self, problem: Problem) -> Layout:
         """Return the equivalent layout whose interchangeable devices are numbered by first use."""
@@ -141,11 +168,11 @@ class Schedule:
     def relabelled_fifo(self) -> Schedule:
         """Return the schedule with microbatches renumbered so that every (stage, kind) runs in microbatch order.
 
-        Valid where microbatches are alike. Proof (semantics, fact 1): let s_(1) <= ... <= s_(M) be
-        the sorted starts of one (stage, kind). If every x_m >= y_m + c for a permutation-coupled pair
-        of families, then the k-th smallest x is at least the k-th smallest y plus c, since each of the
-        M - k + 1 largest x's has a partner y at most x - c. So every precedence survives, the busy
-        times of each device are the same set of intervals, and so are the counts in flight.
+        Valid where microbatches are alike, and free: some optimal plan is FIFO. Proof: let x_m >= y_m + c
+        for all m be one precedence. The k microbatches with the smallest x have y <= x_(k) - c, so at
+        least k of the y's are at most x_(k) - c, that is y_(k) + c <= x_(k): sorting both sides keeps
+        every precedence. Each device is busy in the same intervals as before, and as many microbatches
+        of a stage are between F and B, and between B and W, at any time.
         """
         return Schedule(self.problem, self.layout, np.sort(self.start, axis=2))
 

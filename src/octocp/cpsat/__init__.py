@@ -1,0 +1,1 @@
+"""The joint CP-SAT model: partition, placement and ordering decided together."""

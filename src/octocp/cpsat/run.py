@@ -1,0 +1,134 @@
+"""Run CP-SAT on a model: anytime, interruptible, statuses mapped before any number is read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ortools.sat.python import cp_model
+
+from octocp.cpsat.build import Build
+from octocp.cpsat.joint import decode
+from octocp.schedule import Schedule
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+POLL_SECONDS = 0.05
+
+
+@dataclass
+class Outcome:
+    """What a run of CP-SAT ended with.
+
+    Attributes
+    ----------
+    status : str
+        "optimal", "feasible", "infeasible" or "unknown".
+    schedule : Schedule or None
+        Best one found in this run.
+    bound : int
+        Proven lower bound for the model, in ticks; at least the model's own lower limit.
+    """
+
+    status: Status
+    schedule: Schedule | None
+    bound: int
+    seconds: float
+    log: str = ""
+
+
+class ModelError(RuntimeError):
+    """CP-SAT refused the model: a bug in OctoCP."""
+
+
+class _Solutions(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+    def __init__(self, build: Build, found: Callable[[Schedule], None]) -> None:
+        super().__init__()
+        self._build, self._found = build, found
+
+    def on_solution_callback(self) -> None:
+        self._found(decode(self._build, self.value))
+
+
+def run(
+    build: Build,
+    *,
+    seconds: float,
+    workers: int,
+    seed: int,
+    stop: threading.Event | None = None,
+    on_solution: Callable[[Schedule], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    gap: float = 0.0,
+    parameters: dict[str, Any] | None = None,
+) -> Outcome:
+    """Solve a model until it is closed, `seconds` have passed, or `stop` is set.
+
+    CP-SAT runs in a thread of its own, so that Ctrl-C reaches the caller at once; the caller then
+    sets `stop` or lets KeyboardInterrupt pass, and the search ends either way.
+
+    Raises
+    ------
+    ModelError
+        The model is not valid.
+    """
+    solver = cp_model.CpSolver()
+    settings = solver.parameters
+    settings.max_time_in_seconds = max(seconds, 0.01)
+    settings.num_workers = workers
+    settings.random_seed = seed
+    settings.catch_sigint_signal = False
+    if gap:
+        settings.relative_gap_limit = gap
+    for name, setting in (parameters or {}).items():
+        setattr(settings, name, setting)
+    began = time.monotonic()
+    best: list[Schedule] = []
+
+    def found(schedule: Schedule) -> None:
+        if not best or schedule.value < best[-1].value:
+            best.append(schedule)
+            if on_solution:
+                on_solution(schedule)
+
+    if on_bound:
+        solver.best_bound_callback = lambda bound: on_bound(max(build.lower, round(bound)))
+    failure: list[BaseException] = []
+    status: list[Any] = []
+
+    def work() -> None:
+        try:
+            status.append(solver.solve(build.model, _Solutions(build, found)))
+        except BaseException as error:  # handed to the caller below
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            if stop is not None and stop.is_set():
+                solver.stop_search()
+    except BaseException:
+        solver.stop_search()
+        thread.join(5.0)
+        raise
+    if failure:
+        raise failure[0]
+    return _outcome(build, solver, status[0], best[-1] if best else None, time.monotonic() - began)
+
+
+def _outcome(build: Build, solver: Any, status: Any, schedule: Schedule | None, seconds: float) -> Outcome:
+    """Map the status first: with UNKNOWN, CP-SAT's objective and bound both read 0.0."""
+    if status == cp_model.MODEL_INVALID:
+        raise ModelError(f"CP-SAT calls the model invalid: {build.model.validate()}")
+    if status == cp_model.INFEASIBLE:
+        return Outcome("infeasible", None, build.lower, seconds)
+    if status == cp_model.UNKNOWN:
+        return Outcome("unknown", schedule, build.lower, seconds)
+    bound = max(build.lower, -int(-solver.best_objective_bound // 1))
+    if schedule is None:
+        schedule = decode(build, solver.value)
+    return Outcome("optimal" if status == cp_model.OPTIMAL else "feasible", schedule, bound, seconds)

@@ -1,0 +1,1 @@
+"""Reading a plan: idle-time statistics, the terminal view, files for other tools."""
