@@ -183,7 +183,7 @@ def proxy_blocks(family: str, scale: int) -> str:
 
 
 PROXIES: dict[str, tuple[str, int, int, dict[int, dict[int, Ratios]], str, str, str]] = {
-    # family: title, hidden size, smallest vocabulary, ratios, kind of the first and second block type, blocks in words
+    # family: title, hidden size, smallest vocabulary, ratios, kinds of the two block types, blocks in words
     "gemma": ("Gemma", 1536, 256000, GEMMA, "T", "", "equal transformer blocks"),
     "deepseek": (
         "DeepSeek",
@@ -202,8 +202,8 @@ PROXIES: dict[str, tuple[str, int, int, dict[int, dict[int, Ratios]], str, str, 
         NEMOTRON_H,
         "*",
         "M",
-        "blocks, attention at every (3 x scale)-th one (scale 1, 2, 4 for small, medium, large; counted from 1) "
-        "and Mamba elsewhere",
+        "blocks, attention at every (3 x scale)-th one (scale 1, 2, 4 for small, medium, large; counted "
+        "from 1) and Mamba elsewhere",
     ),
 }
 
@@ -279,7 +279,8 @@ def provenance(items: dict[str, str], indent: int = 0) -> str:
 
 
 def head_of(name: str, description: str, layers: str) -> str:
-    return f"{HEADER}format: octocp.model/1\nname: {name}\n{folded('description', description)}layers: {scalar(layers)}\n"
+    text = f"{HEADER}format: octocp.model/1\nname: {name}\n"
+    return text + folded("description", description) + f"layers: {scalar(layers)}\n"
 
 
 def named(kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -293,16 +294,19 @@ def published(name: str) -> str:
     note = "No memory figures are published, so sizes are zero and memory limits mean nothing here."
     if floors:
         note = (
-            f"{floors} entr{'y is' if floors == 1 else 'ies are'} 0.0001 ms, which looks like the floor of a regression, "
-            f"not a measurement. {note}"
+            f"{floors} entr{'y is' if floors == 1 else 'ies are'} 0.0001 ms, which looks like the floor "
+            f"of a regression, not a measurement. {note}"
         )
-    hardware = "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model"
+    hardware = (
+        "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model"
+    )
     return (
         head_of(
             name,
-            f"{title}, per-layer costs that OctoPipe's authors publish with their simulator SimPipe. SimPipe adds the "
-            "embedding (E) to the first stage and the head with the loss (L) to the last one; keep E with the first block "
-            "and L with the last (stages.keep_together) to compare with its numbers.",
+            f"{title}, per-layer costs that OctoPipe's authors publish with their simulator SimPipe. "
+            "SimPipe adds the embedding (E) to the first stage and the head with the loss (L) to the last "
+            "one; keep E with the first block and L with the last (stages.keep_together) to compare with "
+            "its numbers.",
             f"E {pattern} L",
         )
         + block("kinds", named({kind: times(cost) for kind, cost in costs.items()}))
@@ -326,9 +330,10 @@ def with_units(name: str, until_w: bool) -> str:
     return (
         head_of(
             name,
-            f"Nemotron-Nano-v2-9B with one unit (written as 1 GB) of activation per block and microbatch from the start of F "
-            f"until {freed}, none for E and L. Costs as in {NANO}. The uniform 1F1B plan of SimPipe's example peaks at 56 "
-            "units, OctoPipe's published plan at 89 (counted until W ends).",
+            "Nemotron-Nano-v2-9B with one unit (written as 1 GB) of activation per block and microbatch "
+            f"from the start of F until {freed}, none for E and L. Costs as in {NANO}. The uniform 1F1B "
+            "plan of SimPipe's example peaks at 56 units, OctoPipe's published plan at 89 (counted until "
+            "W ends).",
             f"E {pattern} L",
         )
         + block("kinds", named(kinds))
@@ -336,7 +341,10 @@ def with_units(name: str, until_w: bool) -> str:
             {
                 "kind": "published",
                 "source": "SimPipe, github guojihu-hana/SimPipe, profiles/nemotron-nano-v2-9B.json (times)",
-                "hardware": "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model",
+                "hardware": (
+                    "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example "
+                    "of this model"
+                ),
                 "note": "The units are a counting device, not gigabytes of a real model.",
             }
         )
@@ -352,10 +360,11 @@ def proxy(family: str, size: str) -> str:
     shown = [first, second] if second else [first]
     text = head_of(
         f"{family}-proxy-{size}",
-        f"{title} proxy of OctoPipe's evaluation, {size}: {len(pattern)} {words}; vocabulary {vocabulary}, hidden size "
-        f"{hidden}. Costs are ratios to the forward time of a {reference} block, written as 1 ms. The embedding costs "
-        "nothing in the source, so it is no layer here (a layer of zero cost would only let a device idle with a stage "
-        "of its own); the head L is the last layer.",
+        f"{title} proxy of OctoPipe's evaluation, {size}: {len(pattern)} {words}; vocabulary "
+        f"{vocabulary}, hidden size {hidden}. Costs are ratios to the forward time of a {reference} "
+        "block, written as 1 ms. The embedding costs nothing in the source, so it is no layer here (a "
+        "layer of zero cost would only let a device idle with a stage of its own); the head L is the last "
+        "layer.",
         f"{pattern} L",
     )
     text += block("kinds", {kind: {"name": KIND_NAMES[kind]} for kind in [*shown, "L"]})
@@ -368,11 +377,14 @@ def proxy(family: str, size: str) -> str:
         text += provenance(
             {
                 "kind": "published",
-                "source": "OctoPipe, arXiv 2509.23722; github guojihu-hana/PipelineSimulator, data/profiled_data.py",
+                "source": (
+                    "OctoPipe, arXiv 2509.23722; github guojihu-hana/PipelineSimulator, data/profiled_data.py"
+                ),
                 "hardware": "not stated for the ratios; the evaluation reports throughput on NVIDIA H200",
                 "note": (
-                    f"Ratios, not times: 1.0 = forward of a {reference} block = 1 ms. Hidden size {hidden} (the only one "
-                    f"published for this family), sequence length {sequence}, vocabulary {vocabulary}. No memory figures."
+                    f"Ratios, not times: 1.0 = forward of a {reference} block = 1 ms. Hidden size "
+                    f"{hidden} (the only one published for this family), sequence length {sequence}, "
+                    f"vocabulary {vocabulary}. No memory figures."
                 ),
             },
             4,
@@ -385,27 +397,35 @@ def llama_2_7b() -> str:
     return (
         head_of(
             "llama-2-7b",
-            "Llama-2-7B as a homogeneous control: 32 equal blocks, costs from arithmetic and not from a measurement; sequence "
-            "length 4096, microbatch 1, no tensor parallelism.",
+            "Llama-2-7B as a homogeneous control: 32 equal blocks, costs from arithmetic and not from a "
+            "measurement; sequence length 4096, microbatch 1, no tensor parallelism.",
             f"E {'T' * numbers['blocks']} L",
         )
         + block("kinds", named(llama_2_7b_kinds()))
         + provenance(
             {
                 "kind": "derived",
-                "source": "architecture from litgpt, github Lightning-AI/litgpt, litgpt/config.py, Llama-2-7b-hf; costs by formula",
-                "hardware": f"assumed: {TERAFLOPS} TFLOP/s sustained in BF16, about 40 % of an NVIDIA H100's dense peak",
+                "source": (
+                    "architecture from litgpt, github Lightning-AI/litgpt, litgpt/config.py, "
+                    "Llama-2-7b-hf; costs by formula"
+                ),
+                "hardware": (
+                    f"assumed: {TERAFLOPS} TFLOP/s sustained in BF16, about 40 % of an NVIDIA H100's "
+                    "dense peak"
+                ),
                 "note": (
-                    "With s = 4096 tokens, h = 4096, f = 11008, V = 32000 and n = 4 h^2 + 3 h f weights in the matrices of a "
-                    "block: forward 2 n s + a, input gradient 2 n s + 2 a, weight gradient 2 n s operations, with a = 2 s^2 h "
-                    "for causal attention (the masked half is skipped; its backward has twice the products). Head: 2 V h s for "
-                    "each of the three; norms, loss and the embedding's lookup count as nothing. static_gb: 16 bytes per "
-                    "weight (BF16 weight and gradient, FP32 master weight, two Adam moments). activation_gb of a block: BF16, "
-                    "2 s (8 h + 3 f) bytes (both norm inputs and outputs, q, k, v, attention output, gate, up and their "
-                    "product; attention keeps no s x s matrix). weight_activation_gb of a block: 2 s (8 h + 3 f) bytes, the "
-                    "inputs of its matrices and the gradients of their outputs. Head: 4 s h + 4 s V bytes (norm input and "
-                    "output, FP32 softmax) until B ends, then 2 s h + 2 s V until W ends. output_mb: 2 s h bytes. Times are "
-                    "rounded to 0.1 us, sizes to 1 MB (outputs to 1 kB)."
+                    "With s = 4096 tokens, h = 4096, f = 11008, V = 32000 and n = 4 h^2 + 3 h f weights "
+                    "in the matrices of a block: forward 2 n s + a, input gradient 2 n s + 2 a, weight "
+                    "gradient 2 n s operations, with a = 2 s^2 h for causal attention (the masked half is "
+                    "skipped; its backward has twice the products). Head: 2 V h s for each of the three; "
+                    "norms, loss and the embedding's lookup count as nothing. static_gb: 16 bytes per "
+                    "weight (BF16 weight and gradient, FP32 master weight, two Adam moments). "
+                    "activation_gb of a block: BF16, 2 s (8 h + 3 f) bytes (both norm inputs and outputs, "
+                    "q, k, v, attention output, gate, up and their product; attention keeps no s x s "
+                    "matrix). weight_activation_gb of a block: 2 s (8 h + 3 f) bytes, the inputs of its "
+                    "matrices and the gradients of their outputs. Head: 4 s h + 4 s V bytes (norm input "
+                    "and output, FP32 softmax) until B ends, then 2 s h + 2 s V until W ends. output_mb: "
+                    "2 s h bytes. Times are rounded to 0.1 us, sizes to 1 MB (outputs to 1 kB)."
                 ),
             }
         )

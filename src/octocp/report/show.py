@@ -16,6 +16,7 @@ from octocp.report.bubbles import BubbleReport, DeviceStatistics, analyse
 from octocp.report.units import (
     axis_marks,
     chunks,
+    counted,
     device_count,
     device_names,
     milliseconds,
@@ -147,10 +148,6 @@ def _recomputes(plan: Plan, stage: int) -> bool:
     return stage < len(plan.recompute) and plan.recompute[stage]
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _header(plan: Plan, report: BubbleReport) -> Text:
     instance = plan.instance
     text = Text()
@@ -159,10 +156,10 @@ def _header(plan: Plan, report: BubbleReport) -> Text:
     shape = ", ".join(
         [
             f"Model {printable(instance.model.name)}",
-            _counted(len(instance.model.layer_kinds()), "layer"),
-            _counted(len(plan.partition), "stage"),
-            _counted(device_count(plan), "device"),
-            _counted(len(instance.lengths()), "microbatch").replace("microbatchs", "microbatches"),
+            counted(len(instance.model.layer_kinds()), "layer"),
+            counted(len(plan.partition), "stage"),
+            counted(device_count(plan), "device"),
+            counted(len(instance.lengths()), "microbatch", "microbatches"),
         ]
     )
     text.append(f"{shape}.")
@@ -208,11 +205,15 @@ def _layers(plan: Plan, device: DeviceStatistics, layers: list[tuple[int, int]])
 
 
 def _memory(device: DeviceStatistics, wide: bool) -> str:
-    digits = ".4g" if wide else ".3g"
-    peak = "?" if device.peak_memory_gb is None else f"{device.peak_memory_gb:{digits}}"
+    peak = "?" if device.peak_memory_gb is None else _size(device.peak_memory_gb, wide)
     if device.memory_gb is None:
         return f"{peak} GB" if wide else peak
-    return f"{peak} / {device.memory_gb:{digits}} GB" if wide else f"{peak}/{device.memory_gb:{digits}}"
+    limit = _size(device.memory_gb, wide)
+    return f"{peak} / {limit} GB" if wide else f"{peak}/{limit}"
+
+
+def _size(gigabytes: float, wide: bool) -> str:
+    return f"{gigabytes:,.0f}" if gigabytes >= 1000 else f"{gigabytes:{'.4g' if wide else '.3g'}}"
 
 
 # ---------------------------------------------------------------------------------------------

@@ -85,8 +85,18 @@ def percent(part: float) -> str:
 
 def sentence(plan: Plan, bubble: float) -> str:
     """Say in one sentence what the plan reaches: value, bound, gap and bubble."""
-    value, bound = milliseconds(plan, plan.value), milliseconds(plan, plan.lower_bound)
+    value, bound = amount(plan, plan.value), amount(plan, plan.lower_bound)
     return (
-        f"{plan.objective} {value:,.6g} ms ({plan.value:,} ticks), lower bound {bound:,.6g} ms "
-        f"({plan.lower_bound:,} ticks), gap {percent(plan.gap)}, {plan.status}; bubble {percent(bubble)}"
+        f"{plan.objective} {value}, lower bound {bound}, gap {percent(plan.gap)}, {plan.status}; "
+        f"bubble {percent(bubble)}"
     )
+
+
+def amount(plan: Plan, ticks: int) -> str:
+    """Word a time in milliseconds and ticks."""
+    return f"{milliseconds(plan, ticks):,.6g} ms ({counted(ticks, 'tick')})"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Word a count of things."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -42,6 +42,7 @@ class SolveInfo(Strict):
     octocp: str = ""
     bound_name: str = ""
     bound_scope: str = ""
+    found_by: str = ""
     trace: list[TracePoint] = Field(default_factory=list)
 
 

@@ -1,0 +1,237 @@
+"""The Python interface: load, solve, compare, check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Literal
+
+import octocp
+from octocp.bounds import Bound, all_bounds
+from octocp.check import check_plan
+from octocp.costs import build_problem
+from octocp.decode import to_plan
+from octocp.errors import PlanRejectedError
+from octocp.heuristics import HEURISTICS, attempts
+from octocp.schedule import Schedule
+from octocp.schema import Instance, Plan, SolveInfo
+from octocp.schema.files import load_instance, load_plan
+from octocp.schema.plan import TracePoint
+from octocp.solve import Answer, Event, Progress, solve_problem
+
+DEFAULT_TIME_LIMIT = 60.0
+
+
+def default_workers() -> int:
+    """Return how many threads CP-SAT uses unless told: all cores of a small machine, at most 8 of a large one."""
+    return max(1, min(8, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """A checked plan and how good it is.
+
+    Attributes
+    ----------
+    plan : Plan
+        Everything, as written to a file.
+    status : str
+        "optimal" or "feasible".
+    value, lower_bound : int
+        Objective and proven bound, ticks.
+    bound_name : str
+        The argument that gives the bound.
+    trace : list of Event
+        Incumbent, bound and phase over time.
+    """
+
+    plan: Plan
+    status: Literal["optimal", "feasible"]
+    value: int
+    lower_bound: int
+    bound_name: str
+    seconds: float
+    trace: list[Event] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        """(value - lower bound) / value."""
+        return self.plan.gap
+
+    def sentence(self) -> str:
+        """Say in one sentence how good the plan is."""
+        ms = self.value * self.plan.tick_us / 1000
+        what = f"{self.plan.objective} {self.value} ticks ({ms:.6g} ms)"
+        if self.status == "optimal":
+            return f"Optimal: {what}; no partition, placement or order of this instance is better ({self.bound_name})."
+        return f"Feasible: {what}, at most {100 * self.gap:.2f} % from optimal (bound {self.lower_bound}: {self.bound_name})."
+
+
+def solve(
+    instance: Instance,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    gap: float = 0.0,
+    on_event: Callable[[Event], None] | None = None,
+    without: Collection[str] = (),
+    phases: Collection[str] = ("heuristics", "search", "joint"),
+) -> SolveResult:
+    """Plan an instance: partition, placement and ordering, with a bound.
+
+    Parameters
+    ----------
+    instance : Instance
+        From `load_instance`, or built in Python.
+    time_limit : float
+        Seconds.
+    workers : int, optional
+        Threads; by default every core, up to 8.
+    seed : int
+        With one worker, the same seed repeats the same search.
+    gap : float
+        Stop at this relative gap.
+    on_event : callable, optional
+        Called with an `Event` at every improvement and phase, from any thread.
+    without, phases : collections of str
+        For ablation: families of the joint model to leave out, phases to run.
+
+    Returns
+    -------
+    SolveResult
+        Its plan has passed the independent checker.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        The instance asks for what cannot be done.
+    InfeasibleError
+        No plan exists.
+    NoPlanError
+        None was found in time.
+    """
+    problem = build_problem(instance)
+    threads = workers or default_workers()
+    progress = Progress(time_limit, gap, on_event)
+    answer = solve_problem(problem, progress, workers=threads, seed=seed, without=without, phases=phases)
+    return _result(answer, instance, threads, seed)
+
+
+def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> SolveResult:
+    info = SolveInfo(
+        seconds=round(answer.seconds, 3),
+        seed=seed,
+        workers=workers,
+        ortools=version("ortools"),
+        octocp=octocp.__version__,
+        bound_name=answer.bound.name,
+        bound_scope="whole instance",
+        found_by=answer.found_by,
+        trace=[TracePoint(seconds=e.seconds, incumbent=e.incumbent, bound=e.bound, phase=e.phase) for e in answer.trace],
+    )
+    plan = checked(answer.schedule, instance, method="cp-sat", lower_bound=answer.bound.value, solve=info)
+    return SolveResult(
+        plan, plan.status, plan.value, plan.lower_bound, answer.bound.name, answer.seconds, list(answer.trace)
+    )
+
+
+def checked(schedule: Schedule, instance: Instance, *, method: str, lower_bound: int, solve: SolveInfo | None = None) -> Plan:
+    """Decode a schedule and pass it through the independent checker.
+
+    Raises
+    ------
+    PlanRejectedError
+        The checker found a violation: a bug in OctoCP.
+    """
+    plan = to_plan(schedule, instance, method=method, lower_bound=lower_bound, solve=solve)
+    violations = check_plan(plan)
+    if violations:
+        raise PlanRejectedError(f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it")
+    return plan
+
+
+def check(plan: Plan) -> list[str]:
+    """Return every violation of a plan, one line each; an empty list means that it is valid."""
+    return check_plan(plan)
+
+
+def bounds(instance: Instance) -> list[Bound]:
+    """Return every analytic lower bound of an instance, best first; ticks."""
+    return all_bounds(build_problem(instance))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in a comparison; `plan` is None where there is none, and `reason` says why."""
+
+    method: str
+    status: str
+    plan: Plan | None
+    lower_bound: int
+    seconds: float
+    reason: str = ""
+
+
+def compare(
+    instance: Instance,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    solver: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+) -> list[Row]:
+    """Run every heuristic with every partition rule, and the solver, on one instance.
+
+    Methods are named by heuristic with the uniform partition (``1f1b``) and with the balanced one
+    (``1f1b-balanced``). All rows carry the same, best bound. Values from the heuristics are checked like any plan.
+    """
+    import time
+
+    problem = build_problem(instance)
+    known = all_bounds(problem)[0]
+    result = None
+    if solver:
+        result = solve(instance, time_limit=time_limit, workers=workers, seed=seed, on_event=on_event)
+        if result.lower_bound > known.value:
+            known = Bound(result.bound_name, result.lower_bound)
+    rows = []
+    for heuristic in HEURISTICS:
+        found: dict[str, Row] = {}
+        began = time.perf_counter()
+        for attempt in attempts(heuristic, problem):
+            name = heuristic.name if attempt.rule in ("", "uniform") else f"{heuristic.name}-{attempt.rule}"
+            seconds = time.perf_counter() - began
+            began = time.perf_counter()
+            plan = None
+            if attempt.schedule is not None and attempt.status == "feasible":
+                plan = checked(attempt.schedule, instance, method=name, lower_bound=known.value)
+            row = Row(name, plan.status if plan else attempt.status, plan, known.value, seconds, attempt.reason)
+            kept = found.get(name)
+            if kept is None or _rank(row) < _rank(kept):
+                found[name] = row
+        rows += list(found.values())
+    if result is not None:
+        rows.append(Row("cp-sat", result.status, result.plan, result.lower_bound, result.seconds))
+    return rows
+
+
+def _rank(row: Row) -> tuple[bool, int]:
+    return row.plan is None, row.plan.value if row.plan else 0
+
+
+__all__ = [
+    "Row",
+    "SolveResult",
+    "bounds",
+    "check",
+    "checked",
+    "compare",
+    "default_workers",
+    "load_instance",
+    "load_plan",
+    "solve",
+]

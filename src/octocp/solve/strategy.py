@@ -1,0 +1,180 @@
+"""One strategy for every size: bounds, heuristics, search, joint model; each phase feeds the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from octocp.bounds import Bound, all_bounds
+from octocp.cpsat.joint import build_joint
+from octocp.cpsat.packing import Packing, pack
+from octocp.cpsat.run import Outcome, run
+from octocp.errors import InfeasibleError, NoPlanError
+from octocp.heuristics import HEURISTICS, SERIAL, attempts
+from octocp.heuristics.base import describe_excess
+from octocp.problem import Problem
+from octocp.schedule import Schedule
+from octocp.solve.progress import Event, Progress
+
+# Optional intervals beyond which the joint model over every stage count is too large to be of use.
+LARGEST_JOINT = 60_000
+PACKING_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the strategy ends with.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        The best one.
+    bound : Bound
+        Valid for every plan of the instance.
+    """
+
+    schedule: Schedule
+    bound: Bound
+    found_by: str
+    seconds: float
+    trace: list[Event] = field(default_factory=list)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the value equals the bound."""
+        return self.schedule.value == self.bound.value
+
+
+def solve_problem(
+    problem: Problem,
+    progress: Progress,
+    *,
+    workers: int,
+    seed: int,
+    without: Collection[str] = (),
+    phases: Collection[str] = ("heuristics", "search", "joint"),
+) -> Answer:
+    """Solve a problem within the limits of `progress`.
+
+    KeyboardInterrupt ends the search and keeps the best plan.
+
+    Parameters
+    ----------
+    without : collection of str
+        Constraint families of the joint model to leave out.
+    phases : collection of str
+        Phases to run, for ablation.
+
+    Raises
+    ------
+    InfeasibleError
+        Proven: no plan exists; says which constraint cannot be met and by how much.
+    NoPlanError
+        No plan was found in time.
+    """
+    try:
+        _search(problem, progress, workers, seed, without, phases)
+    except KeyboardInterrupt:
+        progress.stop.set()
+    if progress.schedule is None:
+        raise NoPlanError(f"no plan found in {progress.seconds:.1f} s; proven lower bound {progress.bound.value} ticks")
+    return Answer(progress.schedule, progress.bound, progress.found_by, progress.seconds, progress.trace)
+
+
+def _search(
+    problem: Problem, progress: Progress, workers: int, seed: int, without: Collection[str], phases: Collection[str]
+) -> None:
+    progress.enter("bounds")
+    for bound in all_bounds(problem):
+        progress.prove(bound)
+    if "heuristics" in phases:
+        progress.enter("heuristics")
+        for heuristic in HEURISTICS:
+            for attempt in attempts(heuristic, problem):
+                if attempt.status == "feasible" and attempt.schedule is not None:
+                    progress.offer(attempt.schedule, heuristic.name)
+    if progress.done:
+        return
+    if progress.schedule is None:
+        _first_plan(problem, progress, seed)
+    if "search" in phases and not progress.done:
+        _local_search(problem, progress, seed)
+    if "joint" in phases and not progress.done:
+        _joint(problem, progress, workers, seed, without)
+
+
+def _first_plan(problem: Problem, progress: Progress, seed: int) -> None:
+    """Find a layout that fits in memory and run one microbatch at a time, or prove that nothing fits."""
+    progress.enter("packing")
+    packing = pack(problem, seconds=max(1.0, min(PACKING_SECONDS, progress.left)), seed=seed)
+    refuse(problem, packing)
+    balanced = pack(problem, seconds=max(0.5, min(2.0, progress.left)), seed=seed, balance=True)
+    for found in (balanced, packing):
+        if found.status == "fits" and found.layout is not None:
+            progress.offer(SERIAL.run(problem, found.layout), "serial")
+
+
+def refuse(problem: Problem, packing: Packing) -> None:
+    """Raise `InfeasibleError` where a packing proves that no plan exists."""
+    if packing.status == "no layout":
+        raise InfeasibleError(_contradiction(problem))
+    if packing.status == "impossible":
+        told = describe_excess(problem, packing.device, packing.need, packing.cap)
+        unit = float(problem.memory_unit_gb)
+        short = (packing.need - packing.cap) * unit
+        raise InfeasibleError(f"memory cannot fit: in the best layout {told}; {short:.6g} GB too much")
+
+
+def _contradiction(problem: Problem) -> str:
+    if problem.colocate:
+        groups = ", ".join(str(list(group)) for group in problem.colocate)
+        return (
+            f"colocate cannot be met: no partition into {problem.min_stages} to {problem.max_stages} stages on "
+            f"{problem.n_devices} devices, at most {problem.max_per_device} each, puts the layers {groups} together"
+        )
+    return f"no partition and placement meets the stage rules with {problem.max_stages} stages at most"
+
+
+def _local_search(problem: Problem, progress: Progress, seed: int) -> None:
+    """Placeholder until the evaluator lands."""
+
+
+def _joint(problem: Problem, progress: Progress, workers: int, seed: int, without: Collection[str]) -> None:
+    """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
+    least, most = problem.min_stages, problem.max_stages
+    slots = most * problem.n_microbatches * len(problem.kinds) * problem.n_devices
+    whole = slots <= LARGEST_JOINT
+    if not whole and progress.schedule is not None:
+        least = most = progress.schedule.layout.stages
+    scope = "" if whole else f" with {most} stages"
+    progress.enter("joint model" + scope)
+    build = build_joint(
+        problem, incumbent=progress.schedule, stages=(least, most), lower=progress.bound.value, without=without
+    )
+
+    def proven(value: int) -> None:
+        if whole:
+            progress.prove(Bound("joint model", value, "CP-SAT on the whole instance"))
+
+    outcome = run(
+        build,
+        seconds=progress.left,
+        workers=workers,
+        seed=seed,
+        stop=progress.stop,
+        on_solution=lambda schedule: progress.offer(schedule) and None,
+        on_bound=proven,
+        gap=progress.gap,
+    )
+    _conclude(problem, progress, outcome, whole, seed)
+
+
+def _conclude(problem: Problem, progress: Progress, outcome: Outcome, whole: bool, seed: int) -> None:
+    if outcome.schedule is not None:
+        progress.offer(outcome.schedule)
+    if not whole:
+        return
+    if outcome.status == "infeasible" and progress.schedule is None:
+        refuse(problem, pack(problem, seconds=PACKING_SECONDS, seed=seed))
+        raise InfeasibleError("no plan exists: CP-SAT proved that the constraints cannot all be met")
+    progress.prove(Bound("joint model", outcome.bound, "CP-SAT on the whole instance"))
