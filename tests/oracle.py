@@ -1,32 +1,37 @@
-"""Exhaustive search for the true optimum of tiny instances, written without CP-SAT and without the timing pass.
+"""Exhaustive search for the true optimum of tiny instances: no CP-SAT, no timing pass.
 
-Every legal layout (number of stages, cuts, placement) is visited; per layout a branch and bound appends ops
-to devices. It shares nothing with the solver but `Problem` (durations, sizes, delays) and `Layout`.
+Every legal layout (number of stages, cuts, placement) is visited; per layout a branch and bound appends
+ops to devices. It shares nothing with the solver but `Problem` (durations, sizes, delays) and `Layout`.
 
 **Clocks.** For fixed device orders all times are longest paths. The search keeps, per *clock*, the longest
 path from the clock's source to each device's last end (`free`) and to each op that waits (`ready`).
 
 * makespan: one clock whose source is time 0.
 * span: one clock per device, whose source is the start of the device's first op. With L[d][e] the longest
-  path from the first start on d to the last end on e, a span of T needs potentials x (the first starts) with
-  ``x_d + L[d][e] - T <= x_e`` for all d and e, so the least T is the largest mean over the cycles of L, rounded up.
+  path from the first start on d to the last end on e, a span of T needs first starts x with
+  ``x_d + L[d][e] - T <= x_e`` for all d and e, so the least T is the largest mean over the cycles of L,
+  rounded up.
 
-Both are monotone in the clocks, so a state (set of appended ops) whose clocks are all at least those of a
-state that was fully explored cannot be better.
+Both grow with the clocks, so a state (set of appended ops) whose clocks are all at least those of a fully
+explored state of the same ops cannot be better.
 
 **Branching.** All orders are enumerated, but for dominated ones. An op is *harmless* if moving it to an
 earlier place in its device's order, everything else keeping its time, cannot break the memory limit: W; B
-when it hands over no more than it frees; anything where memory cannot bind. (1) If a harmless available op
-ends, on every clock, no later than any available op could, an op that is not available yet starts after
-that end; so the next op on its device is that op, or an available one that starts before that end.
-(2) Else, if every op that could come next on some device is available, it is enough to branch on that device.
-(3) Else on all available ops. In each case a candidate is skipped when a harmless one fits before it.
+when it hands over no more than it frees; anything where memory cannot bind.
 
-**Memory** depends on a device's order alone: its level changes at its own ops. What is freed at t can be taken
-at t, so the level counts after all events of an instant; only ops of length zero can share one. Two
-cases where a device would have to *wait* for ops of length zero to coincide are refused
-(`OutOfScopeError`): a stage with ``weight_activation > activation`` on a limited device that also runs B or W ops of
-length zero, and a round trip F .. B of length zero that leaves a limited device.
+1. If a harmless available op ends, on every clock, no later than any available op could, then whatever is not
+   available yet starts after that end. So the next op on its device is that op, or an available one
+   that starts before that end: branch on those.
+2. Else, if every op that could come next on some device is available, branch on that device alone.
+3. Else branch on all available ops.
+
+In each case a candidate is skipped when a harmless one fits before it.
+
+**Memory.** A device's level changes at its own ops only, so it depends on its order. What is freed at t can
+be taken at t, so the level counts after all events of an instant; only ops of length zero can share one.
+Two cases where a device would have to *wait* until ops of length zero coincide are refused
+(`OutOfScopeError`): a stage with ``weight_activation > activation`` on a limited device that also runs B or W
+ops of length zero, and a round trip F .. B of length zero that leaves a limited device.
 """
 
 from __future__ import annotations
@@ -135,7 +140,9 @@ def legal_layouts(problem: Problem) -> Iterator[Layout]:
                 held = [placement.count(device) for device in range(devices)]
                 if min(held) < 1 or max(held) > problem.max_per_device:
                     continue
-                if all(len({placement[stage_of[layer]] for layer in group}) == 1 for group in problem.colocate):
+                if all(
+                    len({placement[stage_of[layer]] for layer in group}) == 1 for group in problem.colocate
+                ):
                     yield Layout(bounds, placement)
 
 
@@ -207,7 +214,11 @@ class _Network:
         # F by stage, then B by falling stage, then W: a topological order, chains included.
         self.topological = sorted(
             range(len(self.ops)),
-            key=lambda op: (self.kind[op], self.ops[op][1] * (-1 if self.kind[op] == B else 1), self.ops[op][2]),
+            key=lambda op: (
+                self.kind[op],
+                (-1 if self.kind[op] == B else 1) * self.ops[op][1],
+                self.ops[op][2],
+            ),
         )
         self._memory()
         self._paths()
@@ -223,7 +234,7 @@ class _Network:
         self.bound = self._root_bound()
 
     def _relabelled(self) -> list[int]:
-        """Return the device of each op with devices numbered by first use: what the sub-problem really depends on."""
+        """Return each op's device, devices numbered by first use: all that the sub-problem depends on."""
         names: dict[int, int] = {}
         return [names.setdefault(device, len(names)) for device in self.device]
 
@@ -237,7 +248,9 @@ class _Network:
         sizes = {}
         for stage, device in enumerate(layout.placement):
             for microbatch in range(problem.n_microbatches):
-                static, activation, weight = problem.stage_memory(*layout.bounds[stage : stage + 2], microbatch)
+                static, activation, weight = problem.stage_memory(
+                    *layout.bounds[stage : stage + 2], microbatch
+                )
                 sizes[stage, microbatch] = activation, weight
                 most[device] += max(activation, weight if problem.split else 0)
             self.static[device] += static
@@ -287,7 +300,6 @@ class _Network:
             for other, delay in self.arcs[one]:
                 self.head[other] = max(self.head[other], self.head[one] + self.length[one] + delay)
         self.tails: list[list[float]] = [[NEVER] * self.devices for _ in range(count)]
-        self.above = [0] * count
         for one in reversed(self.topological):
             row = self.tails[one]
             row[self.device[one]] = 0
@@ -298,7 +310,9 @@ class _Network:
         for one in self.topological:
             for other, _ in self.arcs[one]:
                 ancestors[other] |= ancestors[one] | 1 << one
-        here = [sum(1 << op for op in range(count) if self.device[op] == device) for device in range(self.devices)]
+        here = [
+            sum(1 << op for op in range(count) if self.device[op] == device) for device in range(self.devices)
+        ]
         self.above = [ancestors[op] & here[self.device[op]] for op in range(count)]
         self.on = [[op for op in range(count) if self.device[op] == device] for device in range(self.devices)]
         self.load = [sum(self.length[op] for op in ops) for ops in self.on]
@@ -334,7 +348,11 @@ class _Network:
 
     def times(self, orders: list[list[int]], value: int) -> NDArray[np.int64] | None:
         """Return starts that attain `value` with these device orders, or None: Bellman-Ford, no search."""
-        arcs = [(one, other, self.length[one] + delay) for one, row in enumerate(self.true_arcs) for other, delay in row]
+        arcs = [
+            (one, other, self.length[one] + delay)
+            for one, row in enumerate(self.true_arcs)
+            for other, delay in row
+        ]
         for order in orders:
             arcs += [(one, other, self.length[one]) for one, other in pairwise(order)]
             if self.span and order:
@@ -406,7 +424,9 @@ class _Search:
         self.completes: dict[int, bool] = {}
         self.everything = (1 << count) - 1
         self.limited = [device for device in range(devices) if network.capacity[device] is not None]
-        self.check_completes = bool(self.limited) and not any(network.zero_on[device] for device in self.limited)
+        self.check_completes = bool(self.limited) and not any(
+            network.zero_on[device] for device in self.limited
+        )
 
     def run(self) -> None:
         """Search; leaves the best orders in `orders` and their value in `limit`."""
@@ -419,8 +439,10 @@ class _Search:
     def _descend(self, mask: int, available: list[int]) -> bool:
         self.nodes += 1
         if mask == self.everything:
-            self.limit = self._value()
-            self.orders = [list(order) for order in self.built]
+            value = self._value()
+            if value >= self.limit:
+                return False
+            self.limit, self.orders = value, [list(order) for order in self.built]
             if self.leaves is not None:
                 self.leaves -= 1
                 return self.leaves <= 0
@@ -513,7 +535,8 @@ class _Search:
         net, clocks = self.net, range(self.clocks)
         device, length = net.device, net.length
         starts = {
-            op: [max(self.free[clock][device[op]], self.ready[clock][op]) for clock in clocks] for op in available
+            op: [max(self.free[clock][device[op]], self.ready[clock][op]) for clock in clocks]
+            for op in available
         }
         ends = {op: [start + length[op] for start in starts[op]] for op in available}
         soonest = [min(ends[op][clock] for op in available) for clock in clocks]
@@ -540,7 +563,7 @@ class _Search:
         return kept
 
     def _closed_device(self, mask: int, available: list[int]) -> list[int] | None:
-        """Return the available ops of a device whose next op must be among them, the fewest; None if there is none."""
+        """Return the available ops of the device with the fewest whose next op must be among them, if any."""
         net = self.net
         open_ops = set(available)
         best: list[int] | None = None
@@ -565,9 +588,7 @@ class _Search:
         net = self.net
         device, length = net.device[op], net.length[op]
         capacity, level = net.capacity[device], self.level[device]
-        starts = [
-            max(free[device], ready[op]) for free, ready in zip(self.free, self.ready, strict=True)
-        ]
+        starts = [max(free[device], ready[op]) for free, ready in zip(self.free, self.ready, strict=True)]
         if net.span and not self.built[device]:
             starts[device] = 0
         if capacity is not None:
@@ -620,7 +641,7 @@ class _Search:
     # ---- memory alone
 
     def _completes(self, mask: int) -> bool:
-        """Whether some order of the rest respects memory, times aside (no op of length zero on a limited device)."""
+        """Whether some order of the rest respects memory, times aside; needs ops of positive length."""
         if mask in self.completes:
             return self.completes[mask]
         net = self.net

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 from octocp.schema import Instance, LinkByNode
@@ -96,11 +97,9 @@ def _stages(
         ]
         size = count if count is not None else draw.randint(devices, largest)
         cuts = [0, *sorted(draw.sample(begins, size - 1)), layers]
-        rules["partition"] = [end - begin for begin, end in zip(cuts, cuts[1:], strict=False)]
+        rules["partition"] = [end - begin for begin, end in pairwise(cuts)]
         largest = size
-    elif count is not None and draw.random() < 0.5:
-        rules["count"] = count
-    elif count is not None and not isinstance(placement, list):
+    elif count is not None and (not isinstance(placement, list) or draw.random() < 0.5):
         rules["count"] = count
     fixed = isinstance(placement, list) and "partition" in rules
     if layers > 1 and not fixed and draw.random() < 0.15:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handmade import TOY, toy_instance, toy_plan
-from octocp.check import check_plan, memory_timeline
+from octocp.checker import check_plan, memory_timeline
 from octocp.schema import Instance, Plan, PlanOp
 
 Key = tuple[str, int, int]

@@ -7,13 +7,14 @@ import io
 import json
 import sys
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from handmade import toy_plan
-from octocp.check import memory_timeline
+from octocp.checker import memory_timeline
 from octocp.errors import InputError
 from octocp.report.export import EXPORTERS, SUFFIXES
 from octocp.report.export.gantt import COLOURS, colour, ink_on, layout
@@ -94,7 +95,7 @@ def test_trace_slices_are_the_ops_and_never_overlap(name: str) -> None:
         by_thread[event["tid"]].append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
     for slices in by_thread.values():
         ordered = sorted(slices)
-        assert all(a + length <= b for (a, length), (b, _) in zip(ordered, ordered[1:], strict=False))
+        assert all(a + length <= b for (a, length), (b, _) in pairwise(ordered))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -179,7 +180,7 @@ def test_boxes_of_a_row_do_not_overlap() -> None:
     assert len(rows) == 2
     for row in rows.values():
         ordered = sorted(row, key=lambda box: box.x)
-        assert all(a.x + a.width <= b.x + 1e-9 for a, b in zip(ordered, ordered[1:], strict=False))
+        assert all(a.x + a.width <= b.x + 1e-9 for a, b in pairwise(ordered))
 
 
 def test_a_thousand_devices_still_make_a_page() -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import octocp
 from octocp.bounds import Bound, all_bounds
-from octocp.check import check_plan
+from octocp.checker import check_plan
 from octocp.costs import build_problem
 from octocp.decode import to_plan
 from octocp.errors import PlanRejectedError
@@ -19,7 +19,8 @@ from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, SolveInfo
 from octocp.schema.files import load_instance, load_plan
 from octocp.schema.plan import TracePoint
-from octocp.solve import Answer, Event, Progress, solve_problem
+from octocp.progress import Event, Progress
+from octocp.strategy import Answer, solve_problem
 
 DEFAULT_TIME_LIMIT = 60.0
 

@@ -58,16 +58,16 @@ def run(
     seconds: float,
     workers: int,
     seed: int,
-    stop: threading.Event | None = None,
+    stopped: Callable[[], bool] | None = None,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[int], None] | None = None,
     gap: float = 0.0,
     parameters: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model until it is closed, `seconds` have passed, or `stop` is set.
+    """Solve a model until it is closed, `seconds` have passed, or `stopped()` is true.
 
-    CP-SAT runs in a thread of its own, so that Ctrl-C reaches the caller at once; the caller then
-    sets `stop` or lets KeyboardInterrupt pass, and the search ends either way.
+    CP-SAT runs in a thread of its own, so that Ctrl-C reaches the caller at once; the search
+    ends either way.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def run(
     try:
         while thread.is_alive():
             thread.join(POLL_SECONDS)
-            if stop is not None and stop.is_set():
+            if stopped is not None and stopped():
                 solver.stop_search()
     except BaseException:
         solver.stop_search()

@@ -73,7 +73,8 @@ def analyse(plan: Plan) -> BubbleReport:
     Parameters
     ----------
     plan : Plan
-        Any plan. Where it breaks the rules (ops that overlap, say), time in several ops counts once.
+        Any plan. Where it breaks the rules (ops that overlap, say), time in several ops counts once
+        and an op that ends before it starts not at all.
 
     Returns
     -------
@@ -83,7 +84,8 @@ def analyse(plan: Plan) -> BubbleReport:
     makespan = max((op.end for op in plan.ops), default=0)
     by_device: dict[int, list[PlanOp]] = defaultdict(list)
     for op in plan.ops:
-        by_device[op.device].append(op)
+        if op.end >= op.start:
+            by_device[op.device].append(op)
     cluster = plan.instance.cluster.device_list()
     names, stages, count = device_names(plan), device_stages(plan), device_count(plan)
     busy_spans = [_merged(by_device[device]) for device in range(count)]

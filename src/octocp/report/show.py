@@ -28,6 +28,8 @@ from octocp.report.units import (
 from octocp.schema import Plan, PlanOp
 
 MIN_WIDTH = 40
+# From here on, the table has room for full headings; a narrower one abbreviates.
+WIDE = 88
 MAX_RANGES = 8
 
 # 256-colour numbers, two shades a kind: a device's stages alternate between them.
@@ -167,9 +169,12 @@ def _header(plan: Plan, report: BubbleReport) -> Text:
 
 
 def _table(plan: Plan, report: BubbleReport, width: int, unicode: bool) -> RenderableType:
-    wide = width >= 76
+    wide = width >= WIDE
     table = Table(box=box.SIMPLE_HEAD if wide and unicode else None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("device" if wide else "dev", no_wrap=True, max_width=24 if wide else 8)
+    # Numbers are never cut short, so the names get what is left.
+    table.add_column(
+        "device" if wide else "dev", no_wrap=True, max_width=min(24, width - 78) if wide else None
+    )
     table.add_column("layers", overflow="fold", min_width=5)
     names = ("busy", "warm-up", "steady", "cool-down") if wide else ("busy", "warm", "stdy", "cool")
     for name in names:
@@ -177,11 +182,11 @@ def _table(plan: Plan, report: BubbleReport, width: int, unicode: bool) -> Rende
     if wide:
         table.add_column("imbalance", justify="right", no_wrap=True)
     table.add_column("peak memory" if wide else "GB", justify="right", no_wrap=True)
-    layers = stage_layers(plan)
+    layers, labels = stage_layers(plan), _labels(plan, width)
     for device in report.devices:
         parts = [device.busy, device.warm_up, device.steady, device.cool_down, *([device.imbalance] * wide)]
         shares = [part / report.makespan if report.makespan else 0.0 for part in parts]
-        label = device.name if wide else _short_name(device)
+        label = device.name if wide else labels[device.device]
         cells = [label, _layers(plan, device, layers)]
         cells += [percent(share) if wide else f"{100 * share:.0f}%" for share in shares]
         table.add_row(*(Text(cell) for cell in (*cells, _memory(device, wide))))
@@ -190,8 +195,13 @@ def _table(plan: Plan, report: BubbleReport, width: int, unicode: bool) -> Rende
     return Group(table, Text("* recomputes its forward during backward", "dim"))
 
 
-def _short_name(device: DeviceStatistics) -> str:
-    return f"d{device.device}" if device.name == f"device {device.device}" else device.name
+def _labels(plan: Plan, width: int) -> list[str]:
+    """Return a short label for each device: its own name where that fits, or else d and its index."""
+    room = width // 5 if width >= WIDE else 2 + (width - MIN_WIDTH) // 4
+    return [
+        f"d{index}" if name == f"device {index}" or cell_len(name) > room else name
+        for index, name in enumerate(device_names(plan))
+    ]
 
 
 def _layers(plan: Plan, device: DeviceStatistics, layers: list[tuple[int, int]]) -> str:
@@ -224,10 +234,8 @@ def _gantt(plan: Plan, width: int, colour: bool, unicode: bool) -> list[Text]:
     makespan = max((op.end for op in plan.ops), default=0)
     if not makespan:
         return [Text("No op takes any time.")]
-    names = [
-        f"d{index}" if name == f"device {index}" else name for index, name in enumerate(device_names(plan))
-    ]
-    margin = min(max(map(cell_len, names)), width // 5)
+    names = _labels(plan, width)
+    margin = max(map(cell_len, names))
     columns = width - margin - 1
     by_device: dict[int, list[PlanOp]] = defaultdict(list)
     for op in plan.ops:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,11 +63,15 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise InputError("no such file", file=str(path)) from None
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
+        raise InputError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)
+        ) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", file=str(path), right="a YAML or JSON text file") from None
+        raise InputError(
+            f"is not UTF-8 text (byte {error.start})", file=str(path), right="a YAML or JSON text file"
+        ) from None
     if "\0" in text:
         raise InputError("is not text: it holds NUL bytes", file=str(path), right="a YAML or JSON text file")
     if not text.strip():
@@ -83,7 +88,11 @@ for _tag, _pattern, _first in (
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$", "-+0123456789."),
+    (
+        "float",
+        r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
+        "-+0123456789.",
+    ),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 
@@ -98,28 +107,50 @@ def _scalar_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _scalar_int)
 
 
-def _measure(node: yaml.Node, path: Path_, lines: dict[Path_, int], budget: list[int], depth: int) -> None:
-    """Walk the node tree as a reader would, aliases expanded, so that a bomb is refused before it is built."""
-    budget[0] -= 1
-    if budget[0] < 0:
-        raise InputError(f"expands to more than {MAX_NODES} values", right="no nested YAML aliases")
+# What YAML 1.2's core schema has. Anything else (``!!python/object``, ``!!set``) has no meaning in a format.
+_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int = 0) -> int:
+    """Count the values below a node with aliases expanded, each node visited once: a bomb is seen at once."""
     if depth > MAX_DEPTH:
-        raise InputError(f"is nested more than {MAX_DEPTH} levels deep")
-    lines.setdefault(path, node.start_mark.line + 1)
+        raise InputError(
+            f"is nested more than {MAX_DEPTH} levels deep", place=f"line {node.start_mark.line + 1}"
+        )
+    if id(node) not in known:
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        known[id(node)] = 1 + sum(_expanded_size(child, known, depth + 1) for child in children)
+    return known[id(node)]
+
+
+def _survey(node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> None:
+    """Note the line of every key path; refuse tags, keys given twice and keys that are no words."""
+    line = node.start_mark.line + 1
+    if node.tag not in _TAGS:
+        raise InputError(
+            f"tag {_shorten(node.tag)} is not supported",
+            place=f"line {line}",
+            right="plain YAML without tags",
+        )
+    lines.setdefault(path, line)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name is None:
-                raise InputError("a key is not a plain word", place=f"line {key.start_mark.line + 1}")
-            if name in seen:
-                raise InputError(f"key {name!r} is given twice", place=f"line {key.start_mark.line + 1}")
-            seen.add(name)
-            lines.setdefault((*path, name), key.start_mark.line + 1)
-            _measure(value, (*path, name), lines, budget, depth + 1)
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise InputError("a key is not a plain word", place=f"line {line}")
+            if key.value in seen:
+                raise InputError(f"key {_shorten(key.value)} is given twice", place=f"line {line}")
+            seen.add(key.value)
+            lines.setdefault((*path, key.value), line)
+            _survey(value, (*path, key.value), lines)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            _measure(value, (*path, index), lines, budget, depth + 1)
+            _survey(value, (*path, index), lines)
 
 
 def parse_yaml(text: str) -> Document:
@@ -130,8 +161,10 @@ def parse_yaml(text: str) -> Document:
             root = loader.get_single_node()
             if root is None:
                 raise InputError("is empty", right="octocp new writes a starter instance")
+            if _expanded_size(root, {}) > MAX_NODES:
+                raise InputError(f"expands to more than {MAX_NODES} values", right="no nested YAML aliases")
             lines: dict[Path_, int] = {}
-            _measure(root, (), lines, [MAX_NODES], 0)
+            _survey(root, (), lines)
             return Document(_text_keys(loader.construct_document(root)), lines)
         finally:
             loader.dispose()
@@ -139,12 +172,17 @@ def parse_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = error.problem or "cannot be parsed"
+        if problem.startswith(
+            "but "
+        ):  # "expected a single document in the stream", "but found another document"
+            problem = f"{error.context} {problem}"
         raise InputError(f"not valid YAML: {problem}", place=where) from None
     except yaml.YAMLError as error:
         raise InputError(f"not valid YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise InputError(f"is nested more than {MAX_DEPTH} levels deep") from None
-    except (ValueError, OverflowError, TypeError) as error:
+    except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
+        # PyYAML's constructors let these through for scalars that do not fit their tag.
         raise InputError(f"not valid YAML: {error}") from None
 
 
@@ -161,7 +199,7 @@ def parse_json(text: str) -> Document:
         found: dict[str, Any] = {}
         for key, value in items:
             if key in found:
-                raise InputError(f"key {key!r} is given twice")
+                raise InputError(f"key {_shorten(key)} is given twice")
             found[key] = value
         return found
 
@@ -176,7 +214,9 @@ def parse_json(text: str) -> Document:
     try:
         return Document(json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=whole))
     except json.JSONDecodeError as error:
-        raise InputError(f"not valid JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}") from None
+        raise InputError(
+            f"not valid JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
         raise InputError("is nested too deep") from None
 
@@ -197,11 +237,17 @@ def read_document(path: Path) -> Document:
 def validate(spec: type[SpecT], document: Document, file: str) -> SpecT:
     """Validate plain data against `spec`, or raise one `InputError` for the first mistake."""
     if not isinstance(document.data, dict):
-        raise InputError("is not a mapping of keys to values", file=file, right=f"it starts with format: {_format_of(spec)}")
+        raise InputError(
+            "is not a mapping of keys to values",
+            file=file,
+            right=f"it starts with format: {_format_of(spec)}",
+        )
     found = document.data.get("format")
     if "format" in spec.model_fields and found != _format_of(spec):
         was = "is missing" if found is None else f"is {_shorten(found)}"
-        raise InputError(was, place=_place(("format",), document), file=file, right=f"format: {_format_of(spec)}")
+        raise InputError(
+            was, place=_place(("format",), document), file=file, right=f"format: {_format_of(spec)}"
+        )
     try:
         return spec.model_validate(document.data)
     except ValidationError as error:
@@ -216,7 +262,10 @@ def _format_of(spec: type[Strict]) -> str:
 
 
 def _shorten(value: Any, limit: int = 60) -> str:
-    text = repr(value)
+    # reprlib, because a value may hold a million others or be nested a thousand deep.
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = limit
+    text = short.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -246,9 +295,19 @@ def _first_error(error: ValidationError, spec: type[Strict], document: Document,
             problem = text
         problem, separator, right = problem.partition("; ")
     else:
-        problem = f"{_shorten(detail['input'])} is not right here" if detail["input"] is not None else "is null"
-        right = detail["msg"][:1].lower() + detail["msg"][1:]
+        problem = (
+            f"{_shorten(detail['input'])} is not right here" if detail["input"] is not None else "is null"
+        )
+        right = _wording(kind, detail["msg"])
     return InputError(problem, place=_place(loc, document), file=file, right=right)
+
+
+def _wording(kind: str, message: str) -> str:
+    """Word what pydantic would accept for people who have never heard of it."""
+    if kind in {"model_type", "dict_type"}:
+        return "a mapping of keys to values"
+    text = message.removeprefix("Input should be ")
+    return text[:1].lower() + text[1:]
 
 
 def _split(place: str) -> Path_:
@@ -262,10 +321,10 @@ def _real_path(loc: Sequence[str | int], data: Any) -> Path_:
     """Drop pydantic's union tags from a location: keep the steps that exist in the data."""
     path: list[str | int] = []
     for position, step in enumerate(loc):
-        if isinstance(data, dict) and step in data:
-            path.append(step)
-            data = data[step]
-        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+        known = (
+            step in data if isinstance(data, dict) else isinstance(data, list) and step in range(len(data))
+        )
+        if known:
             path.append(step)
             data = data[step]
         elif isinstance(data, dict) and position == len(loc) - 1 and isinstance(step, str):
@@ -280,7 +339,9 @@ def _valid_keys(spec: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
         following = [
             model
             for parent in current
-            for model in _models_in(parent.model_fields[step].annotation if step in parent.model_fields else None)  # type: ignore[index]
+            for model in _models_in(
+                parent.model_fields[step].annotation if step in parent.model_fields else None
+            )
         ]
         current = following or current
     if loc and loc[-1] == "nodes":
@@ -324,6 +385,17 @@ def load_model(reference: str | Path, beside: Path | None = None) -> ModelSpec:
     return validate(ModelSpec, read_document(path), str(path))
 
 
+def find_instance(reference: str | Path) -> Path:
+    """Return the file that a path or a name from the catalogue means.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    return _find(str(reference), None, "instances", catalog.instances)
+
+
 def load_instance(reference: str | Path) -> Instance:
     """Load an instance by path, or by name from the catalogue, with its model inlined.
 
@@ -332,7 +404,7 @@ def load_instance(reference: str | Path) -> Instance:
     InputError
         No such instance, or it or its model is not valid; one line with file, place and reason.
     """
-    path = _find(str(reference), None, "instances", catalog.instances)
+    path = find_instance(reference)
     document = read_document(path)
     file = str(path)
     if isinstance(document.data, dict) and isinstance(document.data.get("model"), str):
@@ -340,7 +412,9 @@ def load_instance(reference: str | Path) -> Instance:
         try:
             found = _find(name, path.parent, "models", catalog.models)
         except InputError as error:
-            raise InputError(error.problem, place=_place(("model",), document), file=file, right=error.right) from None
+            raise InputError(
+                error.problem, place=_place(("model",), document), file=file, right=error.right
+            ) from None
         model_document = read_document(found)
         validate(ModelSpec, model_document, str(found))
         document = Document({**document.data, "model": model_document.data}, document.lines)
@@ -348,11 +422,15 @@ def load_instance(reference: str | Path) -> Instance:
         inline = document.data["model"]
         if inline.get("format", "octocp.model/1") != "octocp.model/1":
             place = _place(("model", "format"), document)
-            raise InputError(f"is {_shorten(inline['format'])}", place=place, file=file, right="octocp.model/1")
+            raise InputError(
+                f"is {_shorten(inline['format'])}", place=place, file=file, right="octocp.model/1"
+            )
     elif isinstance(document.data, dict) and "model" in document.data:
         shown = _shorten(document.data["model"])
         right = "a model's name, the path of a model file, or an inline model"
-        raise InputError(f"{shown} is not right here", place=_place(("model",), document), file=file, right=right)
+        raise InputError(
+            f"{shown} is not right here", place=_place(("model",), document), file=file, right=right
+        )
     return validate(Instance, document, file)
 
 
@@ -371,14 +449,22 @@ def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[]
     """Resolve a reference: a path first, then a name in a `folder` nearby, then the shipped catalogue."""
     what = folder.removesuffix("s")
     if not reference or "\0" in reference or len(reference) > 4096:
-        raise InputError(f"{_shorten(reference)} names no {what}", right=f"octocp {folder} lists the known ones")
-    direct = Path(reference).expanduser() if beside is None else beside / Path(reference).expanduser()
+        raise InputError(
+            f"{_shorten(reference)} names no {what}", right=f"octocp {folder} lists the known ones"
+        )
+    try:
+        named = Path(reference).expanduser()
+    except RuntimeError:  # ~somebody who has no home
+        named = Path(reference)
+    direct = named if beside is None else beside / named
     looks_like_path = "/" in reference or Path(reference).suffix.lower() in {".yaml", ".yml", ".json"}
     try:
         if direct.exists() and (looks_like_path or direct.is_file()):
             return direct
         if not looks_like_path:
-            for base in ([beside, beside / folder, beside.parent / folder] if beside else []) + [Path(folder)]:
+            for base in ([beside, beside / folder, beside.parent / folder] if beside else []) + [
+                Path(folder)
+            ]:
                 for suffix in (".yaml", ".yml", ".json"):
                     if (base / f"{reference}{suffix}").is_file():
                         return base / f"{reference}{suffix}"

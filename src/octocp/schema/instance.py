@@ -99,12 +99,17 @@ class Stages(Strict):
     max_per_device: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = 4
     count: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
     partition: (
-        Annotated[list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)] | None
+        Annotated[
+            list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)
+        ]
+        | None
     ) = None
     placement: Annotated[
         Annotated[Literal["free", "linear", "interleaved", "wave"], Tag("text")]
         | Annotated[
-            list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(min_length=1, max_length=MAX_LAYERS), Tag("list")
+            list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]],
+            Field(min_length=1, max_length=MAX_LAYERS),
+            Tag("list"),
         ],
         Discriminator(lambda value: "list" if _shape(value) == "list" else "text"),
     ] = "free"
@@ -112,7 +117,8 @@ class Stages(Strict):
         list[Annotated[list[LayerIndex], Field(min_length=2, max_length=2)]], Field(max_length=MAX_LAYERS)
     ] = Field(default_factory=list)
     colocate: Annotated[
-        list[Annotated[list[LayerIndex], Field(min_length=2, max_length=MAX_LAYERS)]], Field(max_length=MAX_LAYERS)
+        list[Annotated[list[LayerIndex], Field(min_length=2, max_length=MAX_LAYERS)]],
+        Field(max_length=MAX_LAYERS),
     ] = Field(default_factory=list)
 
 
@@ -167,12 +173,17 @@ class Instance(Strict):
         rules = self.stages
         for index, group in enumerate(rules.keep_together):
             if group[0] > group[1]:
-                yield f"stages.keep_together[{index}]: range {group} runs backwards; write [{group[1]}, {group[0]}]"
+                yield (
+                    f"stages.keep_together[{index}]: range {group} runs backwards; write "
+                    f"[{group[1]}, {group[0]}]"
+                )
         for key, groups in (("keep_together", rules.keep_together), ("colocate", rules.colocate)):
             for index, group in enumerate(groups):
                 for layer in group:
                     if layer >= layers:
-                        yield f"stages.{key}[{index}]: layer {layer} does not exist; layers are 0..{layers - 1}"
+                        yield (
+                            f"stages.{key}[{index}]: layer {layer} does not exist; layers are 0..{layers - 1}"
+                        )
         yield from self._count_contradictions(layers, devices)
         yield from self._fixed_contradictions(layers)
 
@@ -191,10 +202,14 @@ class Instance(Strict):
             yield f"stages.{list(given)[-1]}: {told}; they must agree"
         for key, count in given.items():
             if count < devices:
-                yield f"stages.{key}: {count} stages for {devices} devices; every device needs at least one stage"
+                yield (
+                    f"stages.{key}: {count} stages for {devices} devices; every device needs "
+                    "at least one stage"
+                )
             if rules.max_per_device is not None and count > devices * rules.max_per_device:
                 yield (
-                    f"stages.{key}: {count} stages on {devices} devices; max_per_device {rules.max_per_device} allows "
+                    f"stages.{key}: {count} stages on {devices} devices; max_per_device "
+                    f"{rules.max_per_device} allows "
                     f"{devices * rules.max_per_device}; raise stages.max_per_device"
                 )
         if rules.partition is not None and sum(rules.partition) != layers:
@@ -202,7 +217,10 @@ class Instance(Strict):
         if isinstance(rules.placement, list):
             for stage, device in enumerate(rules.placement):
                 if device >= devices:
-                    yield f"stages.placement[{stage}]: device {device} does not exist; devices are 0..{devices - 1}"
+                    yield (
+                        f"stages.placement[{stage}]: device {device} does not exist; devices "
+                        f"are 0..{devices - 1}"
+                    )
             for device in range(devices):
                 held = rules.placement.count(device)
                 if held == 0:
@@ -221,14 +239,17 @@ class Instance(Strict):
         for index, (first, last) in enumerate(rules.keep_together):
             if stage_of[first] != stage_of[last]:
                 yield (
-                    f"stages.keep_together[{index}]: layers {first} to {last} must share a stage, but stages.partition cuts "
-                    f"between them (layer {first} in stage {stage_of[first]}, layer {last} in stage {stage_of[last]})"
+                    f"stages.keep_together[{index}]: layers {first} to {last} must share "
+                    "a stage, but stages.partition cuts "
+                    f"between them (layer {first} in stage {stage_of[first]}, layer "
+                    f"{last} in stage {stage_of[last]})"
                 )
         if isinstance(rules.placement, list):
             for index, group in enumerate(rules.colocate):
                 held_by = sorted({rules.placement[stage_of[layer]] for layer in group})
                 if len(held_by) > 1:
                     yield (
-                        f"stages.colocate[{index}]: layers {group} must share a device, but partition and placement "
+                        f"stages.colocate[{index}]: layers {group} must share a device, "
+                        "but partition and placement "
                         f"put them on devices {held_by}"
                     )

@@ -9,6 +9,7 @@ from pydantic import Field
 from octocp.schema.base import MAX_DEVICES, MAX_LAYERS, MAX_MICROBATCHES, Name, Strict
 from octocp.schema.instance import Instance
 
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Ticks = Annotated[int, Field(ge=0, le=2**62)]
 
 
@@ -26,18 +27,18 @@ class PlanOp(Strict):
 class TracePoint(Strict):
     """One step of the search: at `seconds`, the best value and bound known, and the phase that found it."""
 
-    seconds: float
-    incumbent: int | None = None
-    bound: int
+    seconds: Seconds
+    incumbent: Ticks | None = None
+    bound: Ticks
     phase: str
 
 
 class SolveInfo(Strict):
     """How the plan came about."""
 
-    seconds: float = 0.0
-    seed: int = 0
-    workers: int = 1
+    seconds: Seconds = 0.0
+    seed: Annotated[int, Field(ge=0, le=2**63)] = 0
+    workers: Annotated[int, Field(ge=0, le=2**31)] = 1
     ortools: str = ""
     octocp: str = ""
     bound_name: str = ""
@@ -66,8 +67,12 @@ class Plan(Strict):
     method: Name
     status: Literal["optimal", "feasible"]
     tick_us: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    partition: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
-    placement: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    partition: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)
+    ]
+    placement: Annotated[
+        list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(min_length=1, max_length=MAX_LAYERS)
+    ]
     recompute: list[bool]
     objective: Literal["makespan", "span"]
     makespan: Ticks

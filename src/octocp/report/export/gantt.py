@@ -149,7 +149,7 @@ def layout(plan: Plan) -> Scene:
         for op in sorted(by_device[device], key=lambda op: (op.start, op.end)):
             if op.end > op.start:
                 fill = colour(op.kind, *place.get(op.stage, (0, 1)))
-                _op(scene, op, fill, _tip(plan, op, layers), frame, y)
+                _op(scene, op, frame, y, fill=fill, tip=_tip(plan, op, layers))
     return scene
 
 
@@ -169,7 +169,7 @@ def _tip(plan: Plan, op: PlanOp, layers: list[tuple[int, int]]) -> str:
     return f"{op.kind} of stage {op.stage}, microbatch {op.microbatch}: {held}{start:,.6g} to {end:,.6g} ms"
 
 
-def _op(scene: Scene, op: PlanOp, fill: str, tip: str, frame: _Frame, y: float) -> None:  # noqa: PLR0917
+def _op(scene: Scene, op: PlanOp, frame: _Frame, y: float, *, fill: str, tip: str) -> None:
     x, width = frame.left + op.start * frame.scale, (op.end - op.start) * frame.scale
     # A hairline of paper between neighbours, as long as the box is wide enough to spare it.
     width -= 0.7 if width > 3 else 0.0

@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from octocp.check import memory_timeline
+from octocp.checker import memory_timeline
 from octocp.report.units import device_names, milliseconds, nanoseconds, printable, stage_layers
 from octocp.schema import Plan, PlanOp
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 from functools import partial
 from math import lcm
 
-from octocp.check.exact import ExactCosts, exact, partition_fits
-from octocp.check.structure import OpKey, index_ops
-from octocp.check.violations import Violations, gigabytes, name_device, name_op, number
+from octocp.checker.exact import ExactCosts, exact, partition_fits
+from octocp.checker.structure import OpKey, index_ops
+from octocp.checker.violations import Violations, gigabytes, name_device, name_op, number
 from octocp.schema import Plan, PlanOp
 
 # Reported peaks are floats that people may have rounded; caps are compared exactly.

@@ -1,18 +1,17 @@
-"""Two second opinions on the oracle, naive on purpose: nothing is pruned but by the value itself."""
+"""Two second opinions on the oracle, naive on purpose: nothing is pruned but by value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations, product
 from math import factorial, prod
 
-from oracle import legal_layouts
-
 from octocp.problem import B, F, Problem, W
 from octocp.schedule import Layout
+from oracle import legal_layouts
 
 Key = tuple[int, int, int]
-Arcs = list[tuple[Key, Key, int]]
+Arcs = Sequence[tuple[Key, Key, int]]
 
 
 def ops_of(problem: Problem, layout: Layout) -> dict[Key, int]:
@@ -28,7 +27,7 @@ def ops_of(problem: Problem, layout: Layout) -> dict[Key, int]:
 
 def arcs_of(problem: Problem, layout: Layout) -> Arcs:
     """Return precedence as (op, op, ticks between the end of one and the start of the other)."""
-    arcs: Arcs = []
+    arcs: list[tuple[Key, Key, int]] = []
     last = layout.stages - 1
     for m in range(problem.n_microbatches):
         for stage in range(last):
@@ -81,7 +80,9 @@ def by_permutations(problem: Problem) -> int | None:
         length, arcs = ops_of(problem, layout), arcs_of(problem, layout)
         rows = [[op for op in length if layout.placement[op[1]] == d] for d in range(problem.n_devices)]
         for orders in product(*(list(_orders(row, arcs)) for row in rows)):
-            tied = arcs + [(one, other, 0) for order in orders for one, other in pairwise(order)]
+            tied = [*arcs, *((one, other, 0) for order in orders for one, other in pairwise(order))]
+            if not _acyclic(length, tied):
+                continue
             start = _earliest(length, tied)
             if start is None or not memory_fits(problem, layout, start, length):
                 continue
@@ -112,18 +113,15 @@ def _orders(row: list[Key], arcs: Arcs) -> Iterator[tuple[Key, ...]]:
             yield order
 
 
-def _earliest(length: dict[Key, int], arcs: Arcs, extra: Arcs = ()) -> dict[Key, int] | None:  # type: ignore[assignment]
-    """Return the least starts, or None where the arcs run in circles (Bellman-Ford)."""
+def _earliest(length: dict[Key, int], arcs: Arcs, extra: Arcs = ()) -> dict[Key, int] | None:
+    """Return the least starts, or None where they run away (Bellman-Ford)."""
     start = dict.fromkeys(length, 0)
     for _ in range(len(length) + 1):
         before = dict(start)
-        for one, other, delay in arcs:
-            start[other] = max(start[other], start[one] + length[one] + delay)
-        for one, other, delay in extra:
+        for one, other, delay in (*arcs, *extra):
             start[other] = max(start[other], start[one] + length[one] + delay)
         if start == before:
-            # A circle of ops of length zero settles too: refuse it.
-            return start if extra or _acyclic(length, arcs) else None
+            return start
     return None
 
 
@@ -156,51 +154,46 @@ def by_start_times(problem: Problem, horizon: int) -> int | None:
     """Return the optimum over all integer starts up to `horizon`: the semantics, word for word."""
     best: int | None = None
     for layout in legal_layouts(problem):
-        length, arcs = ops_of(problem, layout), arcs_of(problem, layout)
-        sequence = sorted(length, key=lambda op: (op[0], -op[1] if op[0] == B else op[1], op[2]))
-        needs = {op: [(one, delay) for one, other, delay in arcs if other == op] for op in sequence}
-        start: dict[Key, int] = {}
-
-        def value(started: dict[Key, int], layout: Layout = layout, length: dict[Key, int] = length) -> int:
-            if problem.objective == "makespan":
-                return max(started[op] + length[op] for op in started)
-            spans = []
-            for device in range(problem.n_devices):
-                mine = [op for op in started if layout.placement[op[1]] == device]
-                if mine:
-                    spans.append(max(started[op] + length[op] for op in mine) - min(started[op] for op in mine))
-            return max(spans)
-
-        def place(
-            index: int,
-            start: dict[Key, int] = start,
-            layout: Layout = layout,
-            length: dict[Key, int] = length,
-            sequence: list[Key] = sequence,
-            needs: dict[Key, list[tuple[Key, int]]] = needs,
-            value: object = value,
-        ) -> None:
-            nonlocal best
-            if start and best is not None and value(start) >= best:  # type: ignore[operator]
-                return
-            if index == len(sequence):
-                if memory_fits(problem, layout, start, length):
-                    best = value(start)  # type: ignore[operator]
-                return
-            op = sequence[index]
-            device = layout.placement[op[1]]
-            others = [one for one in start if layout.placement[one[1]] == device]
-            soonest = max((start[one] + length[one] + delay for one, delay in needs[op]), default=0)
-            for begin in range(soonest, horizon - length[op] + 1):
-                end = begin + length[op]
-                if all(_apart(begin, end, start[one], start[one] + length[one]) for one in others):
-                    start[op] = begin
-                    place(index + 1)
-                    del start[op]
-
-        place(0)
+        for value in _improving(problem, layout, horizon, best):
+            best = value
     return best
 
 
-def _apart(begin: int, end: int, other_begin: int, other_end: int) -> bool:
-    return end <= other_begin or other_end <= begin
+def _improving(problem: Problem, layout: Layout, horizon: int, best: int | None) -> Iterator[int]:
+    """Yield better and better values of one layout."""
+    length, arcs = ops_of(problem, layout), arcs_of(problem, layout)
+    sequence = sorted(length, key=lambda op: (op[0], -op[1] if op[0] == B else op[1], op[2]))
+    needs = {op: [(one, delay) for one, other, delay in arcs if other == op] for op in sequence}
+    start: dict[Key, int] = {}
+
+    def on(device: int) -> list[Key]:
+        return [op for op in start if layout.placement[op[1]] == device]
+
+    def value() -> int:
+        if problem.objective == "makespan":
+            return max(start[op] + length[op] for op in start)
+        used = [mine for device in range(problem.n_devices) if (mine := on(device))]
+        return max(
+            max(start[op] + length[op] for op in mine) - min(start[op] for op in mine) for mine in used
+        )
+
+    def place(index: int) -> Iterator[int]:
+        nonlocal best
+        if start and best is not None and value() >= best:
+            return
+        if index == len(sequence):
+            if memory_fits(problem, layout, start, length):
+                best = value()
+                yield best
+            return
+        op = sequence[index]
+        others = on(layout.placement[op[1]])
+        soonest = max((start[one] + length[one] + delay for one, delay in needs[op]), default=0)
+        for begin in range(soonest, horizon - length[op] + 1):
+            end = begin + length[op]
+            if all(end <= start[one] or start[one] + length[one] <= begin for one in others):
+                start[op] = begin
+                yield from place(index + 1)
+                del start[op]
+
+    yield from place(0)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from octocp.bounds import Bound, all_bounds
-from octocp.cpsat.joint import build_joint
+from octocp.cpsat.joint import build_joint, tightened
 from octocp.cpsat.packing import Packing, pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
 from octocp.heuristics import HEURISTICS, SERIAL, attempts
 from octocp.heuristics.base import describe_excess
 from octocp.problem import Problem
+from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
-from octocp.solve.progress import Event, Progress
 
 # Optional intervals beyond which the joint model over every stage count is too large to be of use.
 LARGEST_JOINT = 60_000
 PACKING_SECONDS = 20.0
+LEAST_SEARCH_SECONDS = 0.5
+COMPILED_SOON = 1.5
+MOST_CHUNKS = 8
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,59 @@ def _search(
         for heuristic in HEURISTICS:
             for attempt in attempts(heuristic, problem):
                 if attempt.status == "feasible" and attempt.schedule is not None:
-                    progress.offer(attempt.schedule, heuristic.name)
+                    progress.offer(tightened(attempt.schedule), heuristic.name)
     if progress.done:
         return
+    compiled = _Compiler() if "search" in phases and progress.left > LEAST_SEARCH_SECONDS else None
     if progress.schedule is None:
         _first_plan(problem, progress, seed)
-    if "search" in phases and not progress.done:
-        _local_search(problem, progress, seed)
-    if "joint" in phases and not progress.done:
-        _joint(problem, progress, workers, seed, without)
+    joint = "joint" in phases
+    if compiled is not None and not compiled.ready.wait(min(COMPILED_SOON, progress.left)) and joint:
+        # First run on this machine: the joint model works while the evaluator compiles.
+        _joint(problem, progress, workers, seed, without, until=compiled.ready)
+    for share in SHARES:
+        if progress.done:
+            return
+        if compiled is not None and compiled.wait(progress):
+            _local_search(problem, progress, seed, share.search * progress.limit)
+        if joint and not progress.done:
+            last = share is SHARES[-1]
+            seconds = progress.left if last else min(progress.left, share.joint * progress.limit)
+            _joint(problem, progress, workers, seed, without, seconds=seconds)
+    while compiled is not None and not joint and not progress.done:
+        _local_search(problem, progress, seed, progress.left)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Parts of the time limit for one round of search and joint model."""
+
+    search: float
+    joint: float
+
+
+SHARES = (_Share(0.04, 0.4), _Share(0.3, 1.0))
+
+
+class _Compiler:
+    """Loads or compiles the evaluator in the background; compiling happens once per machine and version."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        from octocp.search.local import warm_up
+
+        warm_up()
+        self.ready.set()
+
+    def wait(self, progress: Progress) -> bool:
+        """Wait for the evaluator; False when the time is over first."""
+        while not self.ready.wait(0.05):
+            if progress.done:
+                return False
+        return True
 
 
 def _first_plan(problem: Problem, progress: Progress, seed: int) -> None:
@@ -135,11 +183,24 @@ def _contradiction(problem: Problem) -> str:
     return f"no partition and placement meets the stage rules with {problem.max_stages} stages at most"
 
 
-def _local_search(problem: Problem, progress: Progress, seed: int) -> None:
-    """Placeholder until the evaluator lands."""
+def _local_search(problem: Problem, progress: Progress, seed: int, seconds: float) -> None:
+    """Search for incumbents on the compiled evaluator."""
+    from octocp.search.local import search
+
+    progress.enter("local search")
+    search(problem, progress, min(seconds, progress.left), seed + len(progress.trace), MOST_CHUNKS * problem.n_devices)
 
 
-def _joint(problem: Problem, progress: Progress, workers: int, seed: int, without: Collection[str]) -> None:
+def _joint(
+    problem: Problem,
+    progress: Progress,
+    workers: int,
+    seed: int,
+    without: Collection[str],
+    *,
+    seconds: float | None = None,
+    until: threading.Event | None = None,
+) -> None:
     """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
     least, most = problem.min_stages, problem.max_stages
     slots = most * problem.n_microbatches * len(problem.kinds) * problem.n_devices
@@ -158,10 +219,10 @@ def _joint(problem: Problem, progress: Progress, workers: int, seed: int, withou
 
     outcome = run(
         build,
-        seconds=progress.left,
+        seconds=progress.left if seconds is None else seconds,
         workers=workers,
         seed=seed,
-        stop=progress.stop,
+        stopped=lambda: progress.stop.is_set() or (until is not None and until.is_set()),
         on_solution=lambda schedule: progress.offer(schedule) and None,
         on_bound=proven,
         gap=progress.gap,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from octocp.check.exact import ExactCosts, partition_fits
-from octocp.check.memory import check_memory, check_peak_count
-from octocp.check.structure import (
+from octocp.checker.exact import ExactCosts, partition_fits
+from octocp.checker.memory import check_memory, check_peak_count
+from octocp.checker.structure import (
     check_header,
     check_ops,
     check_partition,
@@ -13,8 +13,8 @@ from octocp.check.structure import (
     index_ops,
     op_kinds,
 )
-from octocp.check.timeline import check_durations, check_overlap, check_precedence, check_values
-from octocp.check.violations import Violations
+from octocp.checker.timeline import check_durations, check_overlap, check_precedence, check_values
+from octocp.checker.violations import Violations
 from octocp.schema import Plan
 
 

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
-from octocp.check.exact import ExactCosts
-from octocp.check.structure import OpKey
-from octocp.check.violations import Violations, name_device, name_op, number, ticks
+from octocp.checker.exact import ExactCosts
+from octocp.checker.structure import OpKey
+from octocp.checker.violations import Violations, name_device, name_op, number, ticks
 from octocp.schema import Plan, PlanOp
 
 

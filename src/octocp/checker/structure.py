@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from octocp.check.violations import MAX_LINES, Violations, name_device, name_of, name_op, number, numbers
+from octocp.checker.violations import MAX_LINES, Violations, name_device, name_of, name_op, number, numbers
 from octocp.schema import Plan, PlanOp
 
 OpKey = tuple[str, int, int]

@@ -1,0 +1,117 @@
+"""The entry point: one typer app, and every error as one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+import octocp
+from octocp.cli import bound, catalogue, check, compare, export, new, show, solve
+from octocp.cli.output import PipeClosedError, complain, write
+from octocp.errors import OctoCPError
+
+EXIT_USAGE = 2
+# EX_SOFTWARE of sysexits.h: a crash must not look like a verdict about a plan, which exit code 1 is.
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+EPILOG = (
+    "Exit codes: 0 done; 1 check found violations; 2 wrong input or command line; 3 proven infeasible; "
+    "4 no plan within the time limit; 70 a bug in OctoCP (OCTOCP_DEBUG=1 shows where)."
+)
+
+# rich's help panels alone take 0.15 s to import; plain help keeps `octocp --help` instant.
+app = typer.Typer(
+    name="octocp", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, epilog=EPILOG
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        write(f"octocp {octocp.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Optimal pipeline-parallel training plans: partition, placement and ordering in one CP-SAT model."""
+    if context.invoked_subcommand is None:
+        write(context.get_help() + "\n")
+
+
+app.command("solve")(solve.solve)
+app.command("check")(check.check)
+app.command("show")(show.show)
+app.command("export")(export.export)
+app.command("compare")(compare.compare)
+app.command("bound")(bound.bound)
+app.command("models")(catalogue.models)
+app.command("instances")(catalogue.instances)
+app.command("new")(new.new)
+
+
+def run() -> None:
+    """Run the command line on ``sys.argv`` and exit: the console script."""
+    sys.exit(main())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code. Nothing but a wish to exit is raised; every error has become a line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # Names come from files; a terminal that lacks a letter must not end a command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = get_command(app).main(
+            args=None if arguments is None else list(arguments), prog_name="octocp", standalone_mode=False
+        )
+    except OctoCPError as error:
+        complain(str(error))
+        return error.exit_code
+    except PipeClosedError:
+        return EXIT_PIPE_CLOSED
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        return _unexpected(error)
+    if code == EXIT_INTERRUPTED:
+        complain("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception) -> int:
+    # click's own errors. typer carries its own copy of click in some versions, so no class to name.
+    if callable(wording := getattr(error, "format_message", None)):
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "octocp"
+        complain(f"{str(wording()).rstrip('.')} (see {where} --help)")
+        return EXIT_USAGE
+    if os.environ.get("OCTOCP_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    complain(f"{text}; this is a bug in OctoCP, please report it (OCTOCP_DEBUG=1 shows where)")
+    return EXIT_BUG

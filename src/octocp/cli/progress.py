@@ -1,0 +1,131 @@
+"""What `solve` shows while it runs, and how Ctrl-C ends it. All of it on stderr."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from octocp.cli.output import note
+
+if TYPE_CHECKING:
+    from octocp.progress import Event
+
+REFRESHES_PER_SECOND = 4
+# Without a terminal: a line when something changed, at most this often, and one now and then in any case.
+LINE_SECONDS = 2.0
+HEARTBEAT_SECONDS = 30.0
+
+
+class Watch:
+    """The latest event, and how to word it."""
+
+    def __init__(self, tick_us: float) -> None:
+        self._tick_us = tick_us
+        self._clock: Callable[[], float] | None = None
+        self.latest: Event | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, from any thread; nothing here may fail or wait."""
+        if self._clock is None:
+            import time
+
+            began = time.monotonic() - event.seconds
+            self._clock = lambda: time.monotonic() - began
+        self.latest = event
+
+    def words(self) -> str:
+        """Word the state in one line."""
+        event = self.latest
+        if event is None or self._clock is None:
+            return "starting"
+        parts = [f"{self._clock():7.1f} s", event.phase]
+        if event.incumbent is None:
+            parts += ["no plan yet", f"bound {event.bound}"]
+        else:
+            ms = event.incumbent * self._tick_us / 1000
+            parts += [f"plan {event.incumbent} ticks ({ms:.6g} ms)", f"bound {event.bound}"]
+            parts += [f"gap {100 * (event.gap or 0.0):.2f} %"]
+        return "  ".join(parts)
+
+
+@contextmanager
+def shown(watch: Watch, quiet: bool) -> Iterator[None]:
+    """Show the watch while the body runs: one live line on a terminal, occasional lines elsewhere."""
+    if quiet or sys.stderr is None:
+        yield
+    elif sys.stderr.isatty():
+        with _live(watch):
+            yield
+    else:
+        ended = threading.Event()
+        thread = threading.Thread(target=_lines, args=(watch, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(1.0)
+
+
+def _live(watch: Watch) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    return Live(
+        get_renderable=lambda: Text(watch.words(), no_wrap=True, overflow="ellipsis"),
+        console=Console(file=sys.stderr, highlight=False),
+        refresh_per_second=REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def _lines(watch: Watch, ended: threading.Event) -> None:
+    told, waited = watch.latest, 0.0
+    while not ended.wait(0.25):
+        waited += 0.25
+        if (watch.latest is not told and waited >= LINE_SECONDS) or waited >= HEARTBEAT_SECONDS:
+            told, waited = watch.latest, 0.0
+            note(watch.words())
+
+
+class Interruption:
+    """Whether a signal has asked the search to end."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Make the first Ctrl-C or SIGTERM raise KeyboardInterrupt.
+
+    `octocp.solve` turns it into the best plan that it has.
+
+    A second one ends the command at once. SIGINT stays ignored where it was, as in a shell's background jobs.
+    """
+    state = Interruption()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        state.happened = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield state
+        return
+    caught = [
+        number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

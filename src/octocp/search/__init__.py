@@ -1,0 +1,1 @@
+"""Fast search for incumbents on a compiled evaluator."""

@@ -1,0 +1,304 @@
+"""The fast evaluator: one greedy list schedule, compiled, for the local search to score.
+
+Each device, whenever it is free, runs the ready op of the highest priority; microbatches run in order within
+each (stage, kind). Two `patience` settings let it wait for a better op that is known to arrive soon.
+Memory is respected by admission: an F starts only if its activation fits *and* what remains free
+still admits the device's oldest unfinished microbatch. So the oldest microbatch of all can always go on, and no
+deadlock arises: its remaining Fs are reserved for on every device, B and W need nothing more, and
+each completion hands the reserve to the next microbatch.
+
+Everything here is plain loops over integer arrays, for numba; `octocp.search.twin` is the readable twin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NEVER = 1 << 60
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+
+# Indices into a rule vector: how many ticks, per mille of the op at hand, a device waits for an op that outranks it.
+WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD = 0, 1, 2, 3
+RULES = 4
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def simulate(  # noqa: PLR0912, PLR0915
+    stages: int,
+    microbatches: int,
+    kinds: int,
+    devices: int,
+    duration: Ints,
+    place: Ints,
+    entry: Ints,
+    activation: Ints,
+    weight_activation: Ints,
+    room: Ints,
+    limited: bool,
+    priority: Floats,
+    rules: Floats,
+    give_up: int,
+    start: Ints,
+    scratch: Ints,
+    sequence: Ints,
+) -> int:
+    """Run the greedy list schedule and return its makespan in ticks, or `NEVER`.
+
+    Parameters
+    ----------
+    duration : int array [kind, stage]
+        Ticks.
+    entry : int array [stage]
+        Ticks that a transfer into a stage (or its gradient out of it) takes.
+    room : int array [device]
+        Memory units left for activations.
+    priority : float array [kind, stage]
+        Larger runs first.
+    give_up : int
+        Return `NEVER` as soon as some op ends after it.
+    start : int array [kind, stage, microbatch]
+        Filled with the starts.
+    sequence : int array [ops]
+        Filled with the ops, numbered kind-major, in the order of their starts.
+    """
+    # scratch rows: 0 free, 1 next time, 2 held memory, 3 lowest stage, (by device); chains by device from row 4 on.
+    free, upcoming, held, lowest = scratch[0], scratch[1], scratch[2], scratch[3]
+    count = scratch[4]
+    ready = scratch[5:8]
+    done = scratch[8:11]
+    member = scratch[11]
+    first_member = scratch[12]
+    for device in range(devices):
+        free[device] = 0
+        held[device] = 0
+        lowest[device] = -1
+        count[device] = 0
+    for stage in range(stages):
+        count[place[stage]] += 1
+        if lowest[place[stage]] < 0:
+            lowest[place[stage]] = stage
+        for kind in range(3):
+            ready[kind, stage] = NEVER
+            done[kind, stage] = 0
+    first_member[0] = 0
+    for device in range(devices):
+        first_member[device + 1] = first_member[device] + count[device]
+        count[device] = 0
+    for stage in range(stages):
+        device = place[stage]
+        member[first_member[device] + count[device]] = stage
+        count[device] += 1
+    ready[0, 0] = 0
+    for device in range(devices):
+        upcoming[device] = NEVER
+    upcoming[place[0]] = 0
+    left = kinds * stages * microbatches
+    total = 0
+    makespan = 0
+    touched = np.empty(3, dtype=np.int64)
+    while left > 0:
+        device = 0
+        now = upcoming[0]
+        for other in range(1, devices):
+            if upcoming[other] < now:
+                now = upcoming[other]
+                device = other
+        if now >= NEVER:
+            return NEVER
+        # The ready op of the highest priority, and the best one that is only on its way.
+        best_kind, best_stage, best_key = -1, -1, -1e300
+        for position in range(first_member[device], first_member[device + 1]):
+            stage = member[position]
+            for kind in range(kinds):
+                if ready[kind, stage] <= now:
+                    key = priority[kind, stage]
+                    if kind == FORWARD:
+                        key -= rules[AGE_FORWARD] * done[kind, stage]
+                    elif kind == BACKWARD:
+                        key -= rules[AGE_BACKWARD] * done[kind, stage]
+                    if key > best_key:
+                        if kind == FORWARD and limited and not _admits(
+                            stage, done[0, stage], device, lowest, member, first_member, done, activation, held, room
+                        ):
+                            continue
+                        best_kind, best_stage, best_key = kind, stage, key
+        if best_kind < 0:
+            upcoming[device] = NEVER
+            continue
+        kind, stage = best_kind, best_stage
+        ticks = duration[kind, stage]
+        if kind != BACKWARD:
+            # Wait for an op that outranks this one and arrives within the patience.
+            limit = now + int(ticks * rules[WAIT_FOR_BACKWARD if kind == FORWARD else WAIT_FOR_ANY])
+            arrival = NEVER
+            if limit > now:
+                for position in range(first_member[device], first_member[device + 1]):
+                    other_stage = member[position]
+                    for other_kind in range(2):
+                        when = ready[other_kind, other_stage]
+                        if now < when < limit and when < arrival and priority[other_kind, other_stage] > priority[kind, stage]:
+                            if kind == FORWARD and other_kind == FORWARD:
+                                continue
+                            if other_kind == FORWARD and limited and not _admits(
+                                other_stage, done[0, other_stage], device, lowest, member, first_member, done, activation, held, room
+                            ):
+                                continue
+                            arrival = when
+            if arrival < NEVER:
+                free[device] = arrival
+                upcoming[device] = arrival
+                continue
+        microbatch = done[kind, stage]
+        end = now + ticks
+        if end > give_up:
+            return NEVER
+        start[kind, stage, microbatch] = now
+        sequence[total] = (kind * stages + stage) * microbatches + microbatch
+        total += 1
+        left -= 1
+        makespan = max(makespan, end)
+        free[device] = end
+        done[kind, stage] = microbatch + 1
+        following = microbatch + 1
+        touched[0] = device
+        touched[1] = device
+        if kind == FORWARD:
+            held[device] += activation[stage]
+            ready[0, stage] = NEVER
+            if following < microbatches:
+                if stage == 0:
+                    ready[0, stage] = 0
+                elif done[0, stage - 1] > following:
+                    ready[0, stage] = start[0, stage - 1, following] + duration[0, stage - 1] + entry[stage]
+            if stage + 1 < stages:
+                if done[0, stage + 1] == microbatch:
+                    ready[0, stage + 1] = end + entry[stage + 1]
+                    touched[1] = place[stage + 1]
+            elif done[1, stage] == microbatch:
+                ready[1, stage] = end
+        elif kind == BACKWARD:
+            held[device] -= activation[stage]
+            if kinds == 3:
+                held[device] += weight_activation[stage]
+                if done[2, stage] == microbatch:
+                    ready[2, stage] = end
+            ready[1, stage] = NEVER
+            if following < microbatches:
+                if stage == stages - 1:
+                    if done[0, stage] > following:
+                        ready[1, stage] = start[0, stage, following] + duration[0, stage]
+                elif done[1, stage + 1] > following:
+                    ready[1, stage] = start[1, stage + 1, following] + duration[1, stage + 1] + entry[stage + 1]
+            if stage > 0 and done[1, stage - 1] == microbatch:
+                ready[1, stage - 1] = end + entry[stage]
+                touched[1] = place[stage - 1]
+        else:
+            held[device] -= weight_activation[stage]
+            ready[2, stage] = NEVER
+            if following < microbatches and done[1, stage] > following:
+                ready[2, stage] = start[1, stage, following] + duration[1, stage]
+        for turn in range(2):
+            changed = touched[turn]
+            if turn == 1 and changed == device:
+                break
+            earliest = NEVER
+            for position in range(first_member[changed], first_member[changed + 1]):
+                other_stage = member[position]
+                for other_kind in range(kinds):
+                    when = ready[other_kind, other_stage]
+                    if when < earliest:
+                        if other_kind == FORWARD and limited and not _admits(
+                            other_stage, done[0, other_stage], changed, lowest, member, first_member, done, activation, held, room
+                        ):
+                            continue
+                        earliest = when
+            upcoming[changed] = max(free[changed], earliest) if earliest < NEVER else NEVER
+    return makespan
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _admits(
+    stage: int,
+    microbatch: int,
+    device: int,
+    lowest: Ints,
+    member: Ints,
+    first_member: Ints,
+    done: Ints,
+    activation: Ints,
+    held: Ints,
+    room: Ints,
+) -> bool:
+    """Whether an F fits beside what is held and what the device's oldest unfinished microbatch still needs."""
+    oldest = done[1, lowest[device]]
+    need = held[device] + activation[stage]
+    for position in range(first_member[device], first_member[device + 1]):
+        other = member[position]
+        if done[0, other] <= oldest and not (other == stage and microbatch == oldest):
+            need += activation[other]
+    return bool(need <= room[device])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def latest_span(
+    stages: int,
+    microbatches: int,
+    kinds: int,
+    devices: int,
+    duration: Ints,
+    place: Ints,
+    entry: Ints,
+    start: Ints,
+    sequence: Ints,
+    scratch: Ints,
+) -> int:
+    """Return the span when every op runs as late as its device's last end allows, for a schedule by `simulate`.
+
+    One pass backwards over the sequence; `start` is overwritten with the late starts.
+    """
+    last_end, following = scratch[0], scratch[1]
+    for device in range(devices):
+        last_end[device] = -1
+        following[device] = -1
+    span = 0
+    for position in range(kinds * stages * microbatches - 1, -1, -1):
+        number = sequence[position]
+        microbatch = number % microbatches
+        stage = number // microbatches % stages
+        kind = number // microbatches // stages
+        device = place[stage]
+        ticks = duration[kind, stage]
+        end = NEVER
+        if last_end[device] < 0:
+            last_end[device] = start[kind, stage, microbatch] + ticks
+            end = last_end[device]
+        else:
+            end = following[device]
+        if kind == FORWARD:
+            if stage + 1 < stages:
+                end = min(end, start[0, stage + 1, microbatch] - entry[stage + 1])
+            end = min(end, start[1, stage, microbatch])
+        elif kind == BACKWARD:
+            if stage > 0:
+                end = min(end, start[1, stage - 1, microbatch] - entry[stage])
+            if kinds == 3:
+                end = min(end, start[2, stage, microbatch])
+        start[kind, stage, microbatch] = end - ticks
+        following[device] = end - ticks
+        span = max(span, last_end[device] - following[device])
+    return span
+
+
+def new_scratch(stages: int, devices: int) -> Ints:
+    """Return working space for `simulate`."""
+    return np.zeros((13, max(stages, devices + 1) + 1), dtype=np.int64)
+
+
+__all__: list[Any] = ["NEVER", "RULES", "latest_span", "new_scratch", "simulate"]

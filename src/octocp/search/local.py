@@ -1,0 +1,219 @@
+"""The local search: starts, rounds and the way back to a `Schedule`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from octocp.heuristics.partition import balanced, uniform
+from octocp.problem import Problem, family_device
+from octocp.schedule import Layout, Schedule
+from octocp.search.evaluator import NEVER, RULES, Floats, Ints, new_scratch
+from octocp.search.moves import (
+    CYCLIC,
+    FIXED,
+    FREE,
+    S_DEVICES,
+    S_FAMILY,
+    S_FREE_CUTS,
+    S_HELD,
+    S_KINDS,
+    S_LEAST,
+    S_LIMITED,
+    S_MICROBATCHES,
+    S_MOST,
+    S_SPAN,
+    S_UNITS,
+    SHAPE,
+    WAVE,
+    anneal,
+    score,
+)
+from octocp.progress import Progress
+
+UNLIMITED = 1 << 58
+FAMILIES = {"free": FREE, "linear": CYCLIC, "interleaved": CYCLIC, "wave": WAVE, "fixed": FIXED}
+
+
+@dataclass
+class State:
+    """One point of the search; arrays are sized for the largest number of stages."""
+
+    stages: int
+    cuts: Ints
+    place: Ints
+    priority: Floats
+    rules: Floats
+    value: int = NEVER
+
+    def copy(self) -> State:
+        """Return an independent copy."""
+        return State(
+            self.stages, self.cuts.copy(), self.place.copy(), self.priority.copy(), self.rules.copy(), self.value
+        )
+
+
+class LocalSearch:
+    """The local search on one problem.
+
+    Parameters
+    ----------
+    most_stages : int
+        Largest number of stages to try.
+    """
+
+    def __init__(self, problem: Problem, most_stages: int) -> None:
+        self.problem = problem
+        self.most = min(problem.max_stages, most_stages)
+        units = problem.units
+        edges = [begin for begin, _ in units] + [problem.n_layers]
+        self.edges_of = edges
+        self.unit_of = {edge: index for index, edge in enumerate(edges)}
+        shape = np.zeros(SHAPE, dtype=np.int64)
+        shape[S_UNITS], shape[S_DEVICES] = len(units), problem.n_devices
+        shape[S_MICROBATCHES], shape[S_KINDS] = problem.n_microbatches, len(problem.kinds)
+        shape[S_LEAST], shape[S_MOST], shape[S_HELD] = problem.min_stages, self.most, problem.max_per_device
+        shape[S_FREE_CUTS] = problem.partition is None
+        shape[S_FAMILY] = FAMILIES[problem.family]
+        shape[S_LIMITED] = problem.has_memory_limit
+        shape[S_SPAN] = problem.objective == "span"
+        self.shape = shape
+        scale, overhead = problem.scale[0][0], problem.overhead
+        common = scale.denominator * overhead.denominator
+        self.scaling = np.array(
+            [scale.numerator * overhead.denominator, overhead.numerator * scale.denominator, common], dtype=np.int64
+        )
+        rows = (
+            *problem.prefix_ticks,
+            problem.prefix_static,
+            problem.prefix_activation[0],
+            problem.prefix_weight_activation[0],
+        )
+        self.prefix = np.array([[row[edge] for edge in edges] for row in rows], dtype=np.int64)
+        self.link_class = np.array(problem.link_class, dtype=np.int64)
+        self.delays = np.array([[by_class[0][edge] for edge in edges] for by_class in problem.delay_ticks], dtype=np.int64)
+        self.capacity = np.array([UNLIMITED if cap is None else cap for cap in problem.capacity], dtype=np.int64)
+        widest = max((len(group) for group in problem.colocate), default=0)
+        self.groups = np.full((len(problem.colocate), widest + 1), -1, dtype=np.int64)
+        for row, group in enumerate(problem.colocate):
+            for column, layer in enumerate(group):
+                self.groups[row, column] = max(u for u, edge in enumerate(edges[:-1]) if edge <= layer)
+
+    # ---- states ------------------------------------------------------------------------------
+
+    def state(self, layout: Layout, depth_first: bool = True) -> State:
+        """Return the state of a layout under the default rule: B before F before W, later stages first."""
+        stages = layout.stages
+        cuts = np.zeros(self.most + 2, dtype=np.int64)
+        cuts[: stages + 1] = [self.unit_of[bound] for bound in layout.bounds]
+        place = np.zeros(self.most + 1, dtype=np.int64)
+        place[:stages] = layout.placement
+        priority = np.zeros((3, self.most + 1), dtype=np.float64)
+        for stage in range(stages):
+            lift = 0.5 * stage / stages
+            priority[0, stage] = 2 + (lift if depth_first else -lift)
+            priority[1, stage] = 3 - lift
+            priority[2, stage] = 1 - lift
+        return State(stages, cuts, place, priority, np.zeros(RULES, dtype=np.float64))
+
+    def layout(self, state: State) -> Layout:
+        """Return a state's partition and placement."""
+        bounds = tuple(self.edges_of[cut] for cut in state.cuts[: state.stages + 1])
+        return Layout(bounds, tuple(int(device) for device in state.place[: state.stages]))
+
+    def schedule(self, state: State) -> Schedule | None:
+        """Return the schedule that the evaluator makes of a state, or None where it makes none."""
+        most, microbatches = self.most, self.problem.n_microbatches
+        start = np.zeros((3, most, microbatches), dtype=np.int64)
+        value = score(
+            self.shape, self.scaling, self.prefix, self.link_class, self.delays, self.capacity, self.groups,
+            state.stages, state.cuts, state.place, state.priority, state.rules, NEVER,
+            np.zeros((3, most), dtype=np.int64), np.zeros(most + 1, dtype=np.int64),
+            np.zeros((2, most), dtype=np.int64), np.zeros(self.problem.n_devices, dtype=np.int64),
+            start, np.zeros(3 * most * microbatches, dtype=np.int64), new_scratch(most, self.problem.n_devices),
+        )  # fmt: skip
+        if value >= NEVER:
+            return None
+        kinds = len(self.problem.kinds)
+        return Schedule(self.problem, self.layout(state), start[:kinds, : state.stages].copy())
+
+    def starts(self) -> Iterator[State]:
+        """Yield starting states: stage counts in rising order, both partition rules, placements of the family."""
+        problem = self.problem
+        devices = problem.n_devices
+        counts = sorted({*range(devices, self.most + 1, devices), problem.min_stages, self.most})
+        for stages in counts:
+            if not problem.min_stages <= stages <= self.most:
+                continue
+            dictated = problem.placement_for(stages)
+            placements = [dictated] if dictated else [
+                tuple(family_device(family, stage, devices) for stage in range(stages)) for family in ("interleaved", "wave")
+            ]
+            for placement in dict.fromkeys(placements):
+                for rule in (balanced, uniform) if stages == devices else (balanced,):
+                    layout = Layout(rule(problem, stages), placement)
+                    if max(placement.count(d) for d in range(devices)) <= problem.max_per_device:
+                        yield self.state(layout)
+
+    def improve(self, state: State, moves: int, hot: float, cold: float, target: int, seed: int) -> State:
+        """Anneal a copy of a state and return it."""
+        trial = state.copy()
+        trial.value, trial.stages = anneal(
+            self.shape, self.scaling, self.prefix, self.link_class, self.delays, self.capacity, self.groups,
+            trial.stages, trial.cuts, trial.place, trial.priority, trial.rules, moves, hot, cold, target, seed,
+        )  # fmt: skip
+        return trial
+
+
+def warm_up() -> None:
+    """Load the compiled evaluator, or compile it (once per machine and version)."""
+    ints, floats = np.zeros(3, dtype=np.int64), np.zeros((3, 2), dtype=np.float64)
+    table = np.zeros((6, 2), dtype=np.int64)
+    shape = np.zeros(SHAPE, dtype=np.int64)
+    shape[[S_UNITS, S_DEVICES, S_MICROBATCHES, S_KINDS, S_LEAST, S_MOST, S_HELD]] = (1, 1, 1, 2, 1, 1, 1)
+    scaling = np.array([1, 0, 1], dtype=np.int64)
+    cuts = np.array([0, 1, 0], dtype=np.int64)
+    anneal(
+        shape, scaling, table, table[:1, :1].copy(), table, ints.copy(), np.full((1, 1), -1, dtype=np.int64),
+        1, cuts, ints.copy(), floats, np.zeros(RULES), 0, 0.01, 0.001, 0, 0,
+    )  # fmt: skip
+
+
+ROUND_MOVES = 20_000
+
+
+def search(problem: Problem, progress: Progress, seconds: float, seed: int, most_stages: int) -> None:
+    """Search for incumbents until `seconds` have passed: short runs from every start, longer ones from the best.
+
+    Successive halving: every start gets the same number of moves, the better half goes on with twice as many.
+    """
+    local = LocalSearch(problem, most_stages)
+    ends = progress.seconds + seconds
+    pool = list(local.starts())
+    if progress.schedule is not None:
+        pool.append(local.state(progress.schedule.layout))
+    moves = 1_000
+    turn = seed * 1_000_003 + 1
+    generation = 0
+    while pool and progress.seconds < ends and not progress.done:
+        improved = []
+        for state in pool:
+            if progress.seconds >= ends or progress.done:
+                break
+            turn += 1
+            hot = 0.01 if generation < 3 else 0.004
+            after = local.improve(state, moves, hot, 1e-5, progress.bound.value, turn % (1 << 31))
+            improved.append(after)
+            if after.value < NEVER and (progress.value is None or after.value < progress.value):
+                found = local.schedule(after)
+                if found is not None:
+                    progress.offer(found)
+        improved.sort(key=lambda state: state.value)
+        pool = improved[: max(3, len(improved) // 2)]
+        moves = min(moves * 2, ROUND_MOVES)
+        generation += 1
+
+
+__all__ = ["LocalSearch", "State", "search"]

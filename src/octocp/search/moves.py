@@ -1,0 +1,321 @@
+"""Local search over cuts, placement, priorities and waiting rules, compiled around the evaluator.
+
+A state is: stages, cuts in units, device of each stage, priority of each (kind, stage), waiting rules. `anneal` runs a
+number of moves from a state at falling temperature and leaves the best state seen in place. Moves keep every
+rule of the instance: indivisible runs, number of stages, stages per device, placement families, colocation, and
+static memory; activation memory is kept by the evaluator's admission.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from octocp.search.evaluator import NEVER, Floats, Ints, latest_span, simulate
+
+# Indices into `shape`: the constants of a problem.
+S_UNITS, S_DEVICES, S_MICROBATCHES, S_KINDS, S_LEAST, S_MOST, S_HELD, S_FREE_CUTS, S_FAMILY, S_LIMITED, S_SPAN = range(11)
+SHAPE = 11
+FREE, CYCLIC, WAVE, FIXED = 0, 1, 2, 3
+IMPOSSIBLE = NEVER
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def family_device(family: int, stage: int, devices: int) -> int:
+    """Return the device of a stage in the cyclic or the wave family."""
+    block, rest = stage // devices, stage % devices
+    return devices - 1 - rest if family == WAVE and block % 2 == 1 else rest
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def score(  # noqa: PLR0912
+    shape: Ints,
+    edges: Ints,
+    prefix: Ints,
+    link_class: Ints,
+    delays: Ints,
+    capacity: Ints,
+    groups: Ints,
+    stages: int,
+    cuts: Ints,
+    place: Ints,
+    priority: Floats,
+    rules: Floats,
+    give_up: int,
+    duration: Ints,
+    entry: Ints,
+    sizes: Ints,
+    room: Ints,
+    start: Ints,
+    sequence: Ints,
+    scratch: Ints,
+) -> int:
+    """Return the objective of a state in ticks, or `IMPOSSIBLE` where it breaks a rule.
+
+    `prefix` rows: F, B, W ticks (scaled stage sums come from `edges`), static, activation, weight activation.
+    """
+    devices, kinds = shape[S_DEVICES], shape[S_KINDS]
+    for device in range(devices):
+        room[device] = capacity[device]
+        scratch[4, device] = 0
+    for stage in range(stages):
+        scratch[4, place[stage]] += 1
+    for device in range(devices):
+        if scratch[4, device] == 0 or scratch[4, device] > shape[S_HELD]:
+            return IMPOSSIBLE
+    for row in range(groups.shape[0]):
+        home = -1
+        for column in range(groups.shape[1]):
+            unit = groups[row, column]
+            if unit < 0:
+                break
+            stage = 0
+            while cuts[stage + 1] <= unit:
+                stage += 1
+            if home < 0:
+                home = place[stage]
+            elif home != place[stage]:
+                return IMPOSSIBLE
+    for stage in range(stages):
+        begin, end = cuts[stage], cuts[stage + 1]
+        for kind in range(kinds):
+            exact = (prefix[kind, end] - prefix[kind, begin]) * edges[0] + edges[1]
+            duration[kind, stage] = -((-exact) // edges[2])
+        if stage > 0:
+            entry[stage] = delays[link_class[place[stage - 1], place[stage]], begin]
+        else:
+            entry[stage] = 0
+        if shape[S_LIMITED]:
+            sizes[0, stage] = prefix[4, end] - prefix[4, begin]
+            sizes[1, stage] = prefix[5, end] - prefix[5, begin]
+            room[place[stage]] -= prefix[3, end] - prefix[3, begin]
+    if shape[S_LIMITED]:
+        for device in range(devices):
+            need = 0
+            for stage in range(stages):
+                if place[stage] == device:
+                    need += sizes[0, stage]
+            if need > room[device]:
+                return IMPOSSIBLE
+    value = simulate(
+        stages,
+        shape[S_MICROBATCHES],
+        kinds,
+        devices,
+        duration,
+        place,
+        entry,
+        sizes[0],
+        sizes[1],
+        room,
+        shape[S_LIMITED] == 1,
+        priority,
+        rules,
+        NEVER if shape[S_SPAN] else give_up,
+        start,
+        scratch,
+        sequence,
+    )
+    if value < NEVER and shape[S_SPAN]:
+        value = latest_span(
+            stages, shape[S_MICROBATCHES], kinds, devices, duration, place, entry, start, sequence, scratch
+        )
+    return value
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def mutate(  # noqa: PLR0912, PLR0915
+    shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, rules: Floats
+) -> int:
+    """Change a state at random, in place; return the new number of stages, or -1 where the move does not apply."""
+    devices, kinds = shape[S_DEVICES], shape[S_KINDS]
+    move = np.random.randint(0, 100)
+    if move < 30 and shape[S_FREE_CUTS] and stages > 1:  # move one cut
+        cut = np.random.randint(1, stages)
+        step = np.random.randint(1, 3) if np.random.random() < 0.3 else 1
+        if np.random.random() < 0.5:
+            step = -step
+        target = cuts[cut] + step
+        if target <= cuts[cut - 1] or target >= cuts[cut + 1]:
+            return -1
+        cuts[cut] = target
+    elif move < 50 and shape[S_FREE_CUTS] and stages > 2:  # one unit from one stage to another, cuts between follow
+        one, other = np.random.randint(0, stages), np.random.randint(0, stages)
+        if one == other:
+            return -1
+        if cuts[one + 1] - cuts[one] < 2:
+            return -1
+        if one < other:
+            for cut in range(one + 1, other + 1):
+                cuts[cut] -= 1
+        else:
+            for cut in range(other + 1, one + 1):
+                cuts[cut] += 1
+    elif move < 62 and shape[S_FAMILY] == FREE and stages > 1:  # swap the devices of two stages
+        one, other = np.random.randint(0, stages), np.random.randint(0, stages)
+        if place[one] == place[other]:
+            return -1
+        place[one], place[other] = place[other], place[one]
+    elif move < 68 and shape[S_FAMILY] == FREE and devices > 1:  # move a stage to another device
+        stage, device = np.random.randint(0, stages), np.random.randint(0, devices)
+        if place[stage] == device:
+            return -1
+        place[stage] = device
+    elif move < 72 and shape[S_LEAST] < shape[S_MOST] and shape[S_FREE_CUTS]:  # split a stage or merge two
+        if np.random.random() < 0.5:
+            if stages >= shape[S_MOST]:
+                return -1
+            stage = np.random.randint(0, stages)
+            if cuts[stage + 1] - cuts[stage] < 2:
+                return -1
+            middle = np.random.randint(cuts[stage] + 1, cuts[stage + 1])
+            for cut in range(stages, stage, -1):
+                cuts[cut + 1] = cuts[cut]
+            cuts[stage + 1] = middle
+            for later in range(stages - 1, stage, -1):
+                place[later + 1] = place[later]
+                for kind in range(kinds):
+                    priority[kind, later + 1] = priority[kind, later]
+            for kind in range(kinds):
+                priority[kind, stage + 1] = priority[kind, stage]
+            place[stage + 1] = np.random.randint(0, devices)
+            stages += 1
+        else:
+            if stages <= shape[S_LEAST] or stages < 2:
+                return -1
+            stage = np.random.randint(0, stages - 1)
+            if np.random.random() < 0.5:
+                place[stage] = place[stage + 1]
+            for cut in range(stage + 1, stages):
+                cuts[cut] = cuts[cut + 1]
+            for later in range(stage + 1, stages - 1):
+                place[later] = place[later + 1]
+                for kind in range(kinds):
+                    priority[kind, later] = priority[kind, later + 1]
+            stages -= 1
+        if shape[S_FAMILY] == CYCLIC or shape[S_FAMILY] == WAVE:
+            for stage in range(stages):
+                place[stage] = family_device(shape[S_FAMILY], stage, devices)
+    elif move < 92:  # change priorities
+        kind, stage = np.random.randint(0, kinds), np.random.randint(0, stages)
+        if np.random.random() < 0.4:
+            other_kind, other = np.random.randint(0, kinds), np.random.randint(0, stages)
+            held = priority[kind, stage]
+            priority[kind, stage] = priority[other_kind, other]
+            priority[other_kind, other] = held
+        else:
+            priority[kind, stage] += np.random.normal(0.0, 0.4)
+    else:  # change a rule
+        rule = np.random.randint(0, rules.shape[0])
+        if rule < 2:
+            rules[rule] = 0.0 if np.random.random() < 0.4 else np.random.random()
+        else:
+            rules[rule] = 0.0 if np.random.random() < 0.4 else np.random.normal(0.0, 0.3)
+    return stages
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def copy_state(
+    stages: int,
+    kinds: int,
+    cuts: Ints,
+    place: Ints,
+    priority: Floats,
+    rules: Floats,
+    to_cuts: Ints,
+    to_place: Ints,
+    to_priority: Floats,
+    to_rules: Floats,
+) -> None:
+    """Copy a state; plain loops, because array assignment costs seconds to compile."""
+    for stage in range(stages):
+        to_cuts[stage] = cuts[stage]
+        to_place[stage] = place[stage]
+        for kind in range(kinds):
+            to_priority[kind, stage] = priority[kind, stage]
+    to_cuts[stages] = cuts[stages]
+    for rule in range(rules.shape[0]):
+        to_rules[rule] = rules[rule]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def anneal(
+    shape: Ints,
+    edges: Ints,
+    prefix: Ints,
+    link_class: Ints,
+    delays: Ints,
+    capacity: Ints,
+    groups: Ints,
+    stages: int,
+    cuts: Ints,
+    place: Ints,
+    priority: Floats,
+    rules: Floats,
+    moves: int,
+    hot: float,
+    cold: float,
+    target: int,
+    seed: int,
+) -> tuple[int, int]:
+    """Anneal a state in place; return (best value, its number of stages), the best state left in the arrays.
+
+    Parameters
+    ----------
+    moves : int
+        Moves to try.
+    hot, cold : float
+        Temperatures at the start and the end, as shares of the value.
+    target : int
+        Stop at this value.
+    """
+    np.random.seed(seed)
+    most, devices, microbatches = shape[S_MOST], shape[S_DEVICES], shape[S_MICROBATCHES]
+    duration = np.zeros((3, most), dtype=np.int64)
+    entry = np.zeros(most + 1, dtype=np.int64)
+    sizes = np.zeros((2, most), dtype=np.int64)
+    room = np.zeros(devices, dtype=np.int64)
+    start = np.zeros((3, most, microbatches), dtype=np.int64)
+    sequence = np.zeros(3 * most * microbatches, dtype=np.int64)
+    scratch = np.zeros((13, max(most, devices + 1) + 1), dtype=np.int64)
+    now_stages, best_stages = stages, stages
+    kinds = shape[S_KINDS]
+    now_cuts, best_cuts = np.zeros_like(cuts), np.zeros_like(cuts)
+    now_place, best_place = np.zeros_like(place), np.zeros_like(place)
+    now_priority, best_priority = np.zeros_like(priority), np.zeros_like(priority)
+    now_rules, best_rules = np.zeros_like(rules), np.zeros_like(rules)
+    copy_state(stages, kinds, cuts, place, priority, rules, now_cuts, now_place, now_priority, now_rules)
+    copy_state(stages, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules)
+    value = score(
+        shape, edges, prefix, link_class, delays, capacity, groups, stages, cuts, place, priority, rules, NEVER,
+        duration, entry, sizes, room, start, sequence, scratch,
+    )  # fmt: skip
+    best = value
+    for turn in range(moves):
+        if best <= target:
+            break
+        temperature = hot * (cold / hot) ** (turn / moves)
+        copy_state(now_stages, kinds, now_cuts, now_place, now_priority, now_rules, cuts, place, priority, rules)
+        trial = now_stages
+        for _ in range(1 if np.random.random() < 0.7 else 2):
+            changed = mutate(shape, trial, cuts, place, priority, rules)
+            if changed < 0:
+                trial = -1
+                break
+            trial = changed
+        if trial < 0:
+            continue
+        # Accept up to a threshold drawn beforehand, so that a worse schedule is given up early.
+        limit = NEVER - 1 if value >= NEVER else int(value - value * temperature * np.log(np.random.random() + 1e-12))
+        reached = score(
+            shape, edges, prefix, link_class, delays, capacity, groups, trial, cuts, place, priority, rules, limit,
+            duration, entry, sizes, room, start, sequence, scratch,
+        )  # fmt: skip
+        if reached <= limit:
+            value, now_stages = reached, trial
+            copy_state(trial, kinds, cuts, place, priority, rules, now_cuts, now_place, now_priority, now_rules)
+            if reached < best:
+                best, best_stages = reached, trial
+                copy_state(trial, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules)
+    copy_state(best_stages, kinds, best_cuts, best_place, best_priority, best_rules, cuts, place, priority, rules)
+    return best, best_stages
