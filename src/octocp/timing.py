@@ -108,7 +108,7 @@ def time_orders(problem: Problem, layout: Layout, orders: Orders, *, fused: bool
     start = [0] * len(sequence)
     _push(graph, sequence, start)
     if problem.objective == "span":
-        _compress(problem, graph, sequence, start)
+        _compress(graph, sequence, start)
     return Schedule(problem, layout, np.array(start, dtype=np.int64).reshape(graph.shape))
 
 
@@ -134,19 +134,21 @@ def _push(graph: _Graph, sequence: list[int], start: list[int]) -> None:
             start[other] = max(start[other], end + delay)
 
 
-def _compress(problem: Problem, graph: _Graph, sequence: list[int], start: list[int]) -> None:
+def _compress(graph: _Graph, sequence: list[int], start: list[int]) -> None:
     """Lower the span for the given orders to its least value, in place.
 
     For a target T, "last end - first start <= T on every device" is one more difference constraint per
-    device. Raising first ops to ``last end - T`` and pushing gives the least fixpoint, or runs away past
-    the serial horizon when T is out of reach; so T is found by bisection.
+    device, an edge back from its last op to its first. Raising first ops to ``last end - T`` and pushing, in
+    rounds, gives the least fixpoint. A longest path without cycles uses each of the P back edges at most
+    once, so ops that are still late after P + 1 rounds prove a positive cycle: T is out of reach. T is
+    found by bisection.
     """
     ends = [(row[0], row[-1]) for row in graph.rows if row]
     load = max(int(sum(graph.duration[number] for number in row)) for row in graph.rows if row)
 
     def reach(target: int) -> list[int] | None:
         trial = list(start)
-        while True:
+        for _ in range(len(ends) + 1):
             late = [
                 (first, trial[last] + int(graph.duration[last]) - target)
                 for first, last in ends
@@ -157,8 +159,7 @@ def _compress(problem: Problem, graph: _Graph, sequence: list[int], start: list[
             for first, least in late:
                 trial[first] = max(trial[first], least)
             _push(graph, sequence, trial)
-            if max(trial) > problem.serial_ticks:
-                return None
+        return None
 
     low, high = load, max(start[last] + int(graph.duration[last]) - start[first] for first, last in ends)
     best = list(start)

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 import octocp
 from octocp.cli import bound, catalogue, check, compare, export, new, show, solve
-from octocp.cli.output import PipeClosedError, complain, write
+from octocp.cli.output import PipeClosedError, complain, cut, write
 from octocp.errors import OctoCPError
 
 EXIT_USAGE = 2
@@ -38,16 +38,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def _root(
-    context: typer.Context,
     _version_wanted: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Optimal pipeline-parallel training plans: partition, placement and ordering in one CP-SAT model."""
-    if context.invoked_subcommand is None:
-        write(context.get_help() + "\n")
 
 
 app.command("solve")(solve.solve)
@@ -83,10 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Names come from files; a terminal that lacks a letter must not end a command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # Without a command there is nothing to do but to help; asking for it outright skips parsing.
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="octocp", standalone_mode=False
-        )
+        code = get_command(app).main(args=words, prog_name="octocp", standalone_mode=False)
     except OctoCPError as error:
         complain(str(error))
         return error.exit_code
@@ -106,7 +103,7 @@ def _unexpected(error: Exception) -> int:
     if callable(wording := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "octocp"
-        complain(f"{str(wording()).rstrip('.')} (see {where} --help)")
+        complain(f"{cut(str(wording()).rstrip('.'))} (see {where} --help)")
         return EXIT_USAGE
     if os.environ.get("OCTOCP_DEBUG"):
         import traceback

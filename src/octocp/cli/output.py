@@ -76,7 +76,12 @@ def note(text: str) -> None:
 def complain(text: str) -> None:
     """Write an error: exactly one line, however long and whatever is in it."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    note("octocp: " + (line if len(line) <= MAX_COMPLAINT else line[: MAX_COMPLAINT - 3] + "..."))
+    note("octocp: " + cut(line, MAX_COMPLAINT))
+
+
+def cut(text: str, limit: int = 300) -> str:
+    """Cut a text to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def write_table(table: Table) -> None:

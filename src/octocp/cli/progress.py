@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +20,7 @@ REFRESHES_PER_SECOND = 4
 # Without a terminal: a line when something changed, at most this often, and one now and then in any case.
 LINE_SECONDS = 2.0
 HEARTBEAT_SECONDS = 30.0
+PATIENCE_SECONDS = 2.0
 
 
 class Watch:
@@ -32,8 +34,6 @@ class Watch:
     def __call__(self, event: Event) -> None:
         """Take an event, from any thread; nothing here may fail or wait."""
         if self._clock is None:
-            import time
-
             began = time.monotonic() - event.seconds
             self._clock = lambda: time.monotonic() - began
         self.latest = event
@@ -97,33 +97,50 @@ def _lines(watch: Watch, ended: threading.Event) -> None:
 
 
 class Interruption:
-    """Whether a signal has asked the search to end."""
+    """Whether a signal has asked the search to end.
+
+    Attributes
+    ----------
+    happened : bool
+        One has.
+    """
 
     def __init__(self) -> None:
         self.happened = False
+        self._settled = False
+        self._first = 0.0
+
+    def settle(self) -> None:
+        """Let no signal disturb what follows: there is a plan, and it is about to be written."""
+        self._settled = True
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, unless that would lose the plan."""
+        if self._settled:
+            return
+        now = time.monotonic()
+        # Wrappers and impatient fingers send two at a time; that means no more than one.
+        if self.happened and now - self._first < PATIENCE_SECONDS:
+            return
+        self.happened, self._first = True, now
+        raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
     """Make the first Ctrl-C or SIGTERM raise KeyboardInterrupt.
 
-    `octocp.solve` turns it into the best plan that it has.
-
-    A second one ends the command at once. SIGINT stays ignored where it was, as in a shell's background jobs.
+    `octocp.solve` turns it into the best plan that it has. A later one ends the command at once. SIGINT
+    stays ignored where it was, as in a shell's background jobs.
     """
     state = Interruption()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        state.happened = True
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
         yield state
         return
     caught = [
         number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
     ]
-    before = {number: signal.signal(number, handle) for number in caught}
+    before = {number: signal.signal(number, state.handle) for number in caught}
     try:
         yield state
     finally:

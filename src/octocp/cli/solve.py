@@ -52,14 +52,16 @@ def solve(
     from octocp.schema.files import plan_json, write_plan
 
     watch = Watch(problem.tick_us)
-    with naming(source), interruptible() as interruption, shown(watch, quiet):
-        result = api.solve(
-            problem, time_limit=time_limit, workers=workers, seed=seed, gap=gap, on_event=watch
-        )
+    with interruptible() as interruption:
+        with naming(source), shown(watch, quiet):
+            result = api.solve(
+                problem, time_limit=time_limit, workers=workers, seed=seed, gap=gap, on_event=watch
+            )
+        interruption.settle()
+        if not to_stdout:
+            write_plan(result.plan, path)
     if to_stdout:
         write(plan_json(result.plan))
-    else:
-        write_plan(result.plan, path)
     if as_json:
         write_json(_data(result, path, interruption.happened))
     if quiet:

@@ -73,7 +73,8 @@ def _horizon(problem: Problem, upper: int) -> int:
 
 
 def _as_modelled(problem: Problem, schedule: Schedule, without: Collection[str]) -> Schedule:
-    """Relabel a schedule the way the symmetry families want it."""
+    """Relabel a schedule, and shift its first start to 0, the way the symmetry families want it."""
+    schedule = Schedule(problem, schedule.layout, schedule.start - schedule.start.min())
     if "fifo" not in without and problem.uniform_microbatches:
         schedule = schedule.relabelled_fifo()
     if "device-symmetry" not in without:

@@ -25,6 +25,7 @@ MAX_BYTES = 256 * 2**20
 MAX_YAML_BYTES = 8 * 2**20
 MAX_NODES = 1_000_000
 MAX_DEPTH = 60
+MAX_DIGITS = 30
 
 Path_ = tuple[str | int, ...]
 SpecT = TypeVar("SpecT", bound=Strict)
@@ -97,11 +98,25 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 
 
-def _scalar_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = str(loader.construct_scalar(node))
-    if len(text) > 30:
-        raise InputError(f"a whole number of {len(text)} digits", right="numbers of at most 30 digits")
-    return int(text)
+class _TooLong(float):
+    """A whole number beyond every limit of the schema, which therefore refuses it and names its place."""
+
+    digits = 0
+
+    def __repr__(self) -> str:
+        return f"a number of {self.digits} digits"
+
+
+def _whole(text: str) -> int | float:
+    if len(text) <= MAX_DIGITS:
+        return int(text)
+    number = _TooLong("-inf" if text.startswith("-") else "inf")
+    number.digits = len(text.lstrip("+-"))
+    return number
+
+
+def _scalar_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
+    return _whole(str(loader.construct_scalar(node)))
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _scalar_int)
@@ -193,7 +208,7 @@ def _text_keys(data: Any) -> Any:
 
 
 def parse_json(text: str) -> Document:
-    """Parse JSON text; refuses duplicate keys and non-finite numbers."""
+    """Parse JSON text; refuses duplicate keys. NaN is read, for the schema to refuse in its place."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -203,16 +218,8 @@ def parse_json(text: str) -> Document:
             found[key] = value
         return found
 
-    def constant(text: str) -> float:
-        raise InputError(f"{text} is not a finite number")
-
-    def whole(text: str) -> int:
-        if len(text) > 30:
-            raise InputError(f"a whole number of {len(text)} digits", right="numbers of at most 30 digits")
-        return int(text)
-
     try:
-        return Document(json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=whole))
+        return Document(json.loads(text, object_pairs_hook=pairs, parse_int=_whole))
     except json.JSONDecodeError as error:
         raise InputError(
             f"not valid JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}"
@@ -284,7 +291,7 @@ def _first_error(error: ValidationError, spec: type[Strict], document: Document,
         problem = f"unknown key {_shorten(key)}"
         right = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(valid)}"
     elif kind == "missing":
-        loc = (*loc, *detail["loc"][-1:]) if not loc or loc[-1] != detail["loc"][-1] else loc
+        loc = (*loc, detail["loc"][-1])
         problem = "is required and missing"
     elif kind == "value_error":
         text = str(context.get("error", detail["msg"]))
@@ -320,15 +327,13 @@ def _split(place: str) -> Path_:
 def _real_path(loc: Sequence[str | int], data: Any) -> Path_:
     """Drop pydantic's union tags from a location: keep the steps that exist in the data."""
     path: list[str | int] = []
-    for position, step in enumerate(loc):
+    for step in loc:
         known = (
             step in data if isinstance(data, dict) else isinstance(data, list) and step in range(len(data))
         )
         if known:
             path.append(step)
             data = data[step]
-        elif isinstance(data, dict) and position == len(loc) - 1 and isinstance(step, str):
-            path.append(step)
     return tuple(path)
 
 
@@ -505,6 +510,8 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 def write_whole(content: bytes, path: Path) -> None:
     """Write through a temporary neighbour and rename, so that a killed run leaves no half file."""
+    if path.is_symlink():
+        path = path.resolve()
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists() and not path.is_file():

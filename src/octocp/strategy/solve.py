@@ -17,7 +17,11 @@ from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
 
-# Optional intervals beyond which the joint model over every stage count is too large to be of use.
+# Intervals up to which the joint model is tried before any search, and alone where the placement is given; and
+# beyond which the joint model over every stage count is too large to be of use.
+SMALL_JOINT = 400
+SMALL_SECONDS = 1.0
+MEDIUM_JOINT = 2_000
 LARGEST_JOINT = 60_000
 PACKING_SECONDS = 20.0
 LEAST_SEARCH_SECONDS = 0.5
@@ -106,13 +110,17 @@ def _search(
     if compiled is not None and not compiled.ready.wait(min(COMPILED_SOON, progress.left)) and joint:
         # First run on this machine: the joint model works while the evaluator compiles.
         _joint(problem, progress, workers, seed, without, until=compiled.ready)
-    for share in SHARES:
+    if joint and _size(problem) <= SMALL_JOINT and not progress.done:
+        _joint(problem, progress, workers, seed, without, seconds=SMALL_SECONDS)
+    # With the placement given, the joint model closes most instances that are not large: leave it alone then.
+    decided = problem.family != "free" or problem.max_stages == problem.n_devices
+    for share in (DECIDED_SHARE,) if decided and _size(problem) <= MEDIUM_JOINT else SHARES:
         if progress.done:
             return
         if compiled is not None and compiled.wait(progress):
             _local_search(problem, progress, seed, share.search * progress.limit)
         if joint and not progress.done:
-            last = share is SHARES[-1]
+            last = share.joint >= 1
             seconds = progress.left if last else min(progress.left, share.joint * progress.limit)
             _joint(problem, progress, workers, seed, without, seconds=seconds)
     while compiled is not None and not joint and not progress.done:
@@ -128,6 +136,13 @@ class _Share:
 
 
 SHARES = (_Share(0.04, 0.4), _Share(0.3, 1.0))
+DECIDED_SHARE = _Share(0.04, 1.0)
+
+
+def _size(problem: Problem) -> int:
+    """Return the number of intervals of the joint model."""
+    places = problem.n_devices if problem.family == "free" else 1
+    return problem.max_stages * problem.n_microbatches * len(problem.kinds) * places
 
 
 class _Compiler:
@@ -203,8 +218,7 @@ def _joint(
 ) -> None:
     """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
     least, most = problem.min_stages, problem.max_stages
-    slots = most * problem.n_microbatches * len(problem.kinds) * problem.n_devices
-    whole = slots <= LARGEST_JOINT
+    whole = _size(problem) <= LARGEST_JOINT
     if not whole and progress.schedule is not None:
         least = most = progress.schedule.layout.stages
     scope = "" if whole else f" with {most} stages"

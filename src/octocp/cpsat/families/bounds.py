@@ -79,6 +79,22 @@ def head_load_tail(build: Build) -> None:
                 build.model.add(head + M * everything <= build.objective).only_enforce_if(condition)
 
 
+def first_window(build: Build) -> None:
+    """Bound the span by the ends of all B, and by those of W on stage 0's device, counted from the first start.
+
+    Every F and B of a microbatch runs between its F and its B of stage 0, so in the window of stage 0's device.
+    """
+    if build.problem.objective != "span":
+        return
+    first = build.start[F][0][0] if build.problem.uniform_microbatches else 0
+    if isinstance(first, int):
+        return
+    for m in build.microbatches:
+        build.model.add(build.end[B][0][m] - first <= build.objective)
+        if build.problem.split:
+            build.model.add(build.end[W][0][m] - first <= build.objective)
+
+
 def averaged_heads(build: Build) -> None:
     """Bound P x makespan by total work plus the heads of stages 0..P-1.
 

@@ -1,0 +1,125 @@
+"""Solve a suite of shipped instances one by one; append one JSON row each, and skip what is there already.
+
+    python scripts/bench/run.py known --time-limit 60 --workers 2
+
+Rows go to scripts/bench/results/SUITE.jsonl. Run on a quiet machine: neighbours disturb the timings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+from pathlib import Path
+
+import octocp
+from octocp import catalog
+from octocp.progress import Event
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def known_values() -> dict[str, dict[str, object]]:
+    """Return the best known value and bound of every instance that has one."""
+    return json.loads((catalog.folder("instances") / "best_known.json").read_text())
+
+
+def suite(name: str) -> list[str]:
+    """Return the instances of a suite: known (proven answers), octopipe (the 36 rows), or one folder of instances."""
+    known = known_values()
+    shipped = catalog.instances()
+    if name == "known":
+        return [instance for instance, entry in known.items() if entry["proven"]]
+    if name == "octopipe":
+        return [
+            instance
+            for instance in known
+            if shipped[instance].parent.name == "octopipe" and instance.rsplit("-", 1)[-1].startswith("m")
+        ]
+    found = [instance for instance, path in shipped.items() if path.parent.name == name or instance == name]
+    if not found:
+        raise SystemExit(f"no suite, folder or instance named {name!r}")
+    return found
+
+
+def solve_row(
+    instance: str, time_limit: float, workers: int, seed: int, label: str, phases: list[str]
+) -> dict[str, object]:
+    """Solve one instance and describe the run as one row of the schema shared by all methods."""
+    events: list[Event] = []
+    row: dict[str, object] = {
+        "instance": instance,
+        "method": label,
+        "time_limit": time_limit,
+        "workers": workers,
+        "seed": seed,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "octocp": octocp.__version__,
+    }
+    try:
+        result = octocp.solve(
+            octocp.load_instance(instance),
+            time_limit=time_limit,
+            workers=workers,
+            seed=seed,
+            on_event=events.append,
+            phases=phases,
+        )
+    except octocp.OctoCPError as error:
+        return {**row, "status": "error", "reason": str(error)}
+    within = [e.seconds for e in events if e.incumbent is not None and e.incumbent <= 1.01 * result.value]
+    return {
+        **row,
+        "status": result.status,
+        "value": result.value,
+        "lower_bound": result.lower_bound,
+        "bound_name": result.bound_name,
+        "found_by": result.plan.solve.found_by,
+        "stages": len(result.plan.partition),
+        "seconds": round(result.seconds, 2),
+        "first_plan_s": next((e.seconds for e in events if e.incumbent is not None), None),
+        "within_1pct_s": within[0] if within else None,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "trace": [[e.seconds, e.incumbent, e.bound, e.phase] for e in events],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite")
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--label", default="cp-sat", help="name of the method in the rows")
+    parser.add_argument("--phases", default="heuristics,search,joint", help="phases to run, for ablation")
+    parser.add_argument("--out", type=Path, default=None)
+    args = parser.parse_args()
+    out: Path = args.out or RESULTS / f"{args.suite}.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = set()
+    if out.exists():
+        rows = (json.loads(line) for line in out.read_text().splitlines())
+        done = {
+            (row["instance"], row["method"], row["time_limit"], row["workers"], row["seed"]) for row in rows
+        }
+    known = known_values()
+    for instance in suite(args.suite):
+        if (instance, args.label, args.time_limit, args.workers, args.seed) in done:
+            continue
+        row = solve_row(
+            instance, args.time_limit, args.workers, args.seed, args.label, args.phases.split(",")
+        )
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        best = known.get(instance, {}).get("value")
+        print(
+            f"{instance:40s} {row['status']:9s} {row.get('value', row.get('reason'))!s:>10s} "
+            f"bound {row.get('lower_bound', '')!s:>9s} known {best!s:>9s} {row.get('seconds', '')!s:>7s} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

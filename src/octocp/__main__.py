@@ -1,0 +1,5 @@
+"""``python -m octocp``."""
+
+from octocp.cli.main import run
+
+run()
