@@ -35,18 +35,14 @@ def scalar(value: Any) -> str:
 def folded(key: str, text: str, indent: int = 0) -> str:
     """Render a paragraph as a folded block, which reads back as one line of text."""
     pad = " " * (indent + 2)
-    lines = textwrap.wrap(
-        " ".join(text.split()), WIDTH - len(pad), break_on_hyphens=False, break_long_words=False
-    )
+    lines = textwrap.wrap(" ".join(text.split()), WIDTH - len(pad), break_on_hyphens=False, break_long_words=False)
     return f"{' ' * indent}{key}: >-\n" + "".join(f"{pad}{line}\n" for line in lines)
 
 
 def block(key: str, items: dict[str, Any], indent: int = 0) -> str:
     """Render a mapping with one entry a line, each in flow style."""
     pad = " " * (indent + 2)
-    return f"{' ' * indent}{key}:\n" + "".join(
-        f"{pad}{scalar(name)}: {scalar(item)}\n" for name, item in items.items()
-    )
+    return f"{' ' * indent}{key}:\n" + "".join(f"{pad}{scalar(name)}: {scalar(item)}\n" for name, item in items.items())
 
 
 def write_all(files: dict[str, str], folder: Path) -> None:

@@ -234,9 +234,7 @@ def octopipe() -> list[Entry]:
                     per_device=chunks,
                 )
             )
-    peaks = (
-        "56 is the peak of the uniform 1F1B plan; OctoPipe's published plan needs 89 (counted until W ends)."
-    )
+    peaks = "56 is the peak of the uniform 1F1B plan; OctoPipe's published plan needs 89 (counted until W ends)."
     for suffix, model, freed in (("", f"{NANO}-units", "B"), ("-w", f"{NANO}-units-w", "W")):
         for end, chunks in (("", 3), ("-v2", 2)):
             text = (
@@ -343,8 +341,7 @@ def slackpipe() -> list[Entry]:
     known = Known(
         3941851,
         3836859,
-        "profile and 4161.169 ms published by SlackPipe; value and bound from a separately written CP-SAT "
-        "model",
+        "profile and 4161.169 ms published by SlackPipe; value and bound from a separately written CP-SAT model",
     )
     entries.append(
         instance(
@@ -421,9 +418,7 @@ def memory_cases() -> list[Entry]:
     for shape, microbatches, by_cap in unit_cases:
         for cap, value in by_cap.items():
             placed = (
-                "V: device d holds stages d and 7 - d"
-                if shape == "v"
-                else "loop: device d holds stages d and d + 4"
+                "V: device d holds stages d and 7 - d" if shape == "v" else "loop: device d holds stages d and d + 4"
             )
             entries.append(
                 instance(
@@ -552,9 +547,7 @@ def zero_bubble() -> list[Entry]:
 
 def teaching() -> list[Entry]:
     source = "own: every partition and placement enumerated, the order of each solved with CP-SAT"
-    return [
-        Entry("teaching", name, text, Known(optimum, optimum, source)) for name, text, optimum in TEACHING
-    ]
+    return [Entry("teaching", name, text, Known(optimum, optimum, source)) for name, text, optimum in TEACHING]
 
 
 # ---------------------------------------------------------------------------------------------

@@ -297,9 +297,7 @@ def published(name: str) -> str:
             f"{floors} entr{'y is' if floors == 1 else 'ies are'} 0.0001 ms, which looks like the floor "
             f"of a regression, not a measurement. {note}"
         )
-    hardware = (
-        "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model"
-    )
+    hardware = "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model"
     return (
         head_of(
             name,
@@ -342,8 +340,7 @@ def with_units(name: str, until_w: bool) -> str:
                 "kind": "published",
                 "source": "SimPipe, github guojihu-hana/SimPipe, profiles/nemotron-nano-v2-9B.json (times)",
                 "hardware": (
-                    "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example "
-                    "of this model"
+                    "4 NVIDIA H800, sequence length 4096, microbatch 1, as SimPipe describes its example of this model"
                 ),
                 "note": "The units are a counting device, not gigabytes of a real model.",
             }
@@ -377,9 +374,7 @@ def proxy(family: str, size: str) -> str:
         text += provenance(
             {
                 "kind": "published",
-                "source": (
-                    "OctoPipe, arXiv 2509.23722; github guojihu-hana/PipelineSimulator, data/profiled_data.py"
-                ),
+                "source": ("OctoPipe, arXiv 2509.23722; github guojihu-hana/PipelineSimulator, data/profiled_data.py"),
                 "hardware": "not stated for the ratios; the evaluation reports throughput on NVIDIA H200",
                 "note": (
                     f"Ratios, not times: 1.0 = forward of a {reference} block = 1 ms. Hidden size "
@@ -410,8 +405,7 @@ def llama_2_7b() -> str:
                     "Llama-2-7b-hf; costs by formula"
                 ),
                 "hardware": (
-                    f"assumed: {TERAFLOPS} TFLOP/s sustained in BF16, about 40 % of an NVIDIA H100's "
-                    "dense peak"
+                    f"assumed: {TERAFLOPS} TFLOP/s sustained in BF16, about 40 % of an NVIDIA H100's dense peak"
                 ),
                 "note": (
                     "With s = 4096 tokens, h = 4096, f = 11008, V = 32000 and n = 4 h^2 + 3 h f weights "

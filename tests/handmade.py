@@ -127,16 +127,11 @@ def toy_plan(
             kind, s, m = key
             if not all(need in done for need, _ in before(*key)):
                 continue
-            if kind == "F" and (
-                (m and ("F", s, m - 1) not in done) or flying[s] >= (in_flight or stages - s)
-            ):
+            if kind == "F" and ((m and ("F", s, m - 1) not in done) or flying[s] >= (in_flight or stages - s)):
                 continue
             start = max(
                 [free[placement[s]]]
-                + [
-                    done[need][1] + delay(cut, m, placement[need[1]], placement[s])
-                    for need, cut in before(*key)
-                ]
+                + [done[need][1] + delay(cut, m, placement[need[1]], placement[s]) for need, cut in before(*key)]
             )
             ready.append((start, "BFW".index(kind), m, -s, key))
         start, _, m, _, key = min(ready)
@@ -152,9 +147,7 @@ def toy_plan(
     ]
     used = [[op for op in ops if op["device"] == d] for d in range(len(devices))]
     makespan = max(op["end"] for op in ops)
-    span = max(
-        (max(op["end"] for op in mine) - min(op["start"] for op in mine) for mine in used if mine), default=0
-    )
+    span = max((max(op["end"] for op in mine) - min(op["start"] for op in mine) for mine in used if mine), default=0)
 
     def held(d: int, t: int) -> float:
         """Memory of device d during [t, t + 1), counted op by op."""

@@ -98,10 +98,7 @@ def permutations_to_try(problem: Problem) -> int:
     """Return how many combinations of orders `by_permutations` looks at, at most."""
     kinds = 3 if problem.split else 2
     return sum(
-        prod(
-            factorial(kinds * problem.n_microbatches * layout.placement.count(d))
-            for d in range(problem.n_devices)
-        )
+        prod(factorial(kinds * problem.n_microbatches * layout.placement.count(d)) for d in range(problem.n_devices))
         for layout in legal_layouts(problem)
     )
 
@@ -173,9 +170,7 @@ def _improving(problem: Problem, layout: Layout, horizon: int, best: int | None)
         if problem.objective == "makespan":
             return max(start[op] + length[op] for op in start)
         used = [mine for device in range(problem.n_devices) if (mine := on(device))]
-        return max(
-            max(start[op] + length[op] for op in mine) - min(start[op] for op in mine) for mine in used
-        )
+        return max(max(start[op] + length[op] for op in mine) - min(start[op] for op in mine) for mine in used)
 
     def place(index: int) -> Iterator[int]:
         nonlocal best

@@ -140,9 +140,7 @@ def legal_layouts(problem: Problem) -> Iterator[Layout]:
                 held = [placement.count(device) for device in range(devices)]
                 if min(held) < 1 or max(held) > problem.max_per_device:
                     continue
-                if all(
-                    len({placement[stage_of[layer]] for layer in group}) == 1 for group in problem.colocate
-                ):
+                if all(len({placement[stage_of[layer]] for layer in group}) == 1 for group in problem.colocate):
                     yield Layout(bounds, placement)
 
 
@@ -248,9 +246,7 @@ class _Network:
         sizes = {}
         for stage, device in enumerate(layout.placement):
             for microbatch in range(problem.n_microbatches):
-                static, activation, weight = problem.stage_memory(
-                    *layout.bounds[stage : stage + 2], microbatch
-                )
+                static, activation, weight = problem.stage_memory(*layout.bounds[stage : stage + 2], microbatch)
                 sizes[stage, microbatch] = activation, weight
                 most[device] += max(activation, weight if problem.split else 0)
             self.static[device] += static
@@ -266,9 +262,7 @@ class _Network:
             cap = self.capacity[device]
             if cap is not None and self.static[device] + most[device] <= cap:
                 self.capacity[device] = None
-        self.harmless = [
-            self.rise[op] <= 0 or self.capacity[self.device[op]] is None for op in range(len(self.ops))
-        ]
+        self.harmless = [self.rise[op] <= 0 or self.capacity[self.device[op]] is None for op in range(len(self.ops))]
         self.zero_on = [
             any(self.device[op] == device and self.length[op] == 0 for op in range(len(self.ops)))
             for device in range(self.devices)
@@ -310,9 +304,7 @@ class _Network:
         for one in self.topological:
             for other, _ in self.arcs[one]:
                 ancestors[other] |= ancestors[one] | 1 << one
-        here = [
-            sum(1 << op for op in range(count) if self.device[op] == device) for device in range(self.devices)
-        ]
+        here = [sum(1 << op for op in range(count) if self.device[op] == device) for device in range(self.devices)]
         self.above = [ancestors[op] & here[self.device[op]] for op in range(count)]
         self.on = [[op for op in range(count) if self.device[op] == device] for device in range(self.devices)]
         self.load = [sum(self.length[op] for op in ops) for ops in self.on]
@@ -341,17 +333,14 @@ class _Network:
             return _cycle_value(self.root_reach)
         paths = max(self.head[op] + self.length[op] + max(self.tails[op]) for op in range(len(self.ops)))
         loads = max(
-            head + load + tail
-            for head, load, tail in zip(self.least_head, self.load, self.least_tail, strict=True)
+            head + load + tail for head, load, tail in zip(self.least_head, self.load, self.least_tail, strict=True)
         )
         return int(max(paths, loads))
 
     def times(self, orders: list[list[int]], value: int) -> NDArray[np.int64] | None:
         """Return starts that attain `value` with these device orders, or None: Bellman-Ford, no search."""
         arcs = [
-            (one, other, self.length[one] + delay)
-            for one, row in enumerate(self.true_arcs)
-            for other, delay in row
+            (one, other, self.length[one] + delay) for one, row in enumerate(self.true_arcs) for other, delay in row
         ]
         for order in orders:
             arcs += [(one, other, self.length[one]) for one, other in pairwise(order)]
@@ -424,9 +413,7 @@ class _Search:
         self.completes: dict[int, bool] = {}
         self.everything = (1 << count) - 1
         self.limited = [device for device in range(devices) if network.capacity[device] is not None]
-        self.check_completes = bool(self.limited) and not any(
-            network.zero_on[device] for device in self.limited
-        )
+        self.check_completes = bool(self.limited) and not any(network.zero_on[device] for device in self.limited)
 
     def run(self) -> None:
         """Search; leaves the best orders in `orders` and their value in `limit`."""
@@ -463,9 +450,7 @@ class _Search:
                     following.append(other)
             after = mask | 1 << op
             stop = False
-            if not self._hopeless() and (
-                net.harmless[op] or not self.check_completes or self._completes(after)
-            ):
+            if not self._hopeless() and (net.harmless[op] or not self.check_completes or self._completes(after)):
                 stop = self._descend(after, following)
             for other, _ in net.arcs[op]:
                 self.waits[other] += 1
@@ -535,8 +520,7 @@ class _Search:
         net, clocks = self.net, range(self.clocks)
         device, length = net.device, net.length
         starts = {
-            op: [max(self.free[clock][device[op]], self.ready[clock][op]) for clock in clocks]
-            for op in available
+            op: [max(self.free[clock][device[op]], self.ready[clock][op]) for clock in clocks] for op in available
         }
         ends = {op: [start + length[op] for start in starts[op]] for op in available}
         soonest = [min(ends[op][clock] for op in available) for clock in clocks]
@@ -592,9 +576,7 @@ class _Search:
         if net.span and not self.built[device]:
             starts[device] = 0
         if capacity is not None:
-            together = length == 0 and all(
-                starts[clock] == self.free[clock][device] for clock in range(self.clocks)
-            )
+            together = length == 0 and all(starts[clock] == self.free[clock][device] for clock in range(self.clocks))
             if level > capacity and not together:
                 return None
             raised = level + net.rise[op]

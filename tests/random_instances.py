@@ -92,9 +92,7 @@ def _stages(
             largest = count
     rules: dict[str, Any] = {"placement": placement, "max_per_device": per_device, "keep_together": together}
     if draw.random() < 0.25:
-        begins = [
-            layer for layer in range(1, layers) if not any(first < layer <= last for first, last in together)
-        ]
+        begins = [layer for layer in range(1, layers) if not any(first < layer <= last for first, last in together)]
         size = count if count is not None else draw.randint(devices, largest)
         cuts = [0, *sorted(draw.sample(begins, size - 1)), layers]
         rules["partition"] = [end - begin for begin, end in pairwise(cuts)]
@@ -119,9 +117,7 @@ def _kinds(draw: random.Random, names: str, split: bool) -> dict[str, dict[str, 
             ticks[draw.randrange(2)] = 0
         costs = {
             key: count / 100 + (draw.choice([0, 0.003, 0.005]) if fractions and count else 0)
-            for key, count in zip(
-                ("forward_ms", "backward_input_ms", "backward_weight_ms"), ticks, strict=True
-            )
+            for key, count in zip(("forward_ms", "backward_input_ms", "backward_weight_ms"), ticks, strict=True)
         }
         activation = draw.choice([0, 1, 2, 3, 4])
         weight = draw.randint(0, 2 * activation) if heavy_weights else draw.randint(0, activation)
@@ -133,9 +129,7 @@ def _kinds(draw: random.Random, names: str, split: bool) -> dict[str, dict[str, 
     return kinds
 
 
-def _cluster(
-    draw: random.Random, devices: int, layers: list[dict[str, float]], microbatches: int
-) -> dict[str, Any]:
+def _cluster(draw: random.Random, devices: int, layers: list[dict[str, float]], microbatches: int) -> dict[str, Any]:
     """Return devices, links and memory limits."""
 
     def link() -> dict[str, Any]:
@@ -219,12 +213,10 @@ FEATURES: dict[str, Callable[[Instance], bool]] = {
         i.training.split_backward and any(kind.weight_activation_gb for kind in _kinds_used(i))
     ),
     "weight activation above activation": lambda i: (
-        i.training.split_backward
-        and any(kind.weight_activation_gb > kind.activation_gb for kind in _kinds_used(i))
+        i.training.split_backward and any(kind.weight_activation_gb > kind.activation_gb for kind in _kinds_used(i))
     ),
     "zero length": lambda i: (
-        not i.training.op_overhead_us
-        and any(0 in (kind.forward_ms, kind.backward_input_ms) for kind in _kinds_used(i))
+        not i.training.op_overhead_us and any(0 in (kind.forward_ms, kind.backward_input_ms) for kind in _kinds_used(i))
     ),
     "zero length W": lambda i: (
         i.training.split_backward

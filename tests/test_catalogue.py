@@ -30,9 +30,7 @@ BEST_KNOWN = json.loads((ROOT / "instances" / "best_known.json").read_text(encod
 
 
 def on_disk(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in folder.rglob("*.yaml")
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in folder.rglob("*.yaml")}
 
 
 # ---- the files ------------------------------------------------------------------------------
@@ -163,9 +161,7 @@ def test_slackpipe_wavefront_column(case):
     """Microbatch + position in the chain of 2N positions, later position first, under the uniform split."""
     devices, stages, microbatches, layers = case
     for delay, (wavefront, _, _) in zip((0, 2), make_instances.SLACKPIPE_CASES[case], strict=True):
-        problem = build_problem(
-            load_instance(f"slackpipe-w{devices}-n{stages}-b{microbatches}-l{layers}-c{delay}")
-        )
+        problem = build_problem(load_instance(f"slackpipe-w{devices}-n{stages}-b{microbatches}-l{layers}-c{delay}"))
         bounds = tuple(range(0, layers + 1, layers // stages))
         layout = Layout(bounds, problem.placement_for(stages))
         chain = [(F, stage) for stage in range(stages)] + [(B, stage) for stage in reversed(range(stages))]

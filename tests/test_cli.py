@@ -52,8 +52,7 @@ def broken_plan(plan_file: Path) -> Path:
 def process(*arguments: str, **changes: Any) -> subprocess.Popen[str]:
     # SIGINT is ignored in what a shell started in the background, pytest perhaps; here it must count.
     code = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from octocp.cli.main import run; run()"
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);from octocp.cli.main import run; run()"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from oracle import Answer, optimum
-from random_instances import FEATURES, random_instance, seeds_by_feature
 
 from octocp.bounds import BOUNDS
 from octocp.checker import check_plan
@@ -18,6 +16,8 @@ from octocp.heuristics import HEURISTICS, attempts
 from octocp.problem import Problem
 from octocp.schedule import Schedule
 from octocp.search.local import LocalSearch
+from oracle import Answer, optimum
+from random_instances import FEATURES, random_instance, seeds_by_feature
 
 SEEDS = range(300)
 UNORDERED_SEEDS = range(1000, 1060)
@@ -130,7 +130,7 @@ def test_hints_are_complete_and_feasible(seed: int) -> None:
     schedule = Schedule(problem, expected.layout, expected.start)
     build = build_joint(problem, incumbent=schedule)
     hint = build.model.proto.solution_hint
-    free = [i for i, v in enumerate(build.model.proto.variables) if list(v.domain)[0] != list(v.domain)[-1]]
+    free = [i for i, v in enumerate(build.model.proto.variables) if next(iter(v.domain)) != list(v.domain)[-1]]
     assert set(free) <= set(hint.vars)
     for index, value in zip(hint.vars, hint.values, strict=True):
         build.model.add(build.model.get_int_var_from_proto_index(index) == value)

@@ -152,8 +152,7 @@ def test_svg_is_xml_with_a_box_per_op(name: str) -> None:
     assert len(tips) == len(timed)
     for op in timed:
         assert any(
-            tip and tip.startswith(f"{op.kind} of stage {op.stage}, microbatch {op.microbatch}:")
-            for tip in tips
+            tip and tip.startswith(f"{op.kind} of stage {op.stage}, microbatch {op.microbatch}:") for tip in tips
         )
     text = " ".join(element.text or "" for element in root.iter(f"{SVG}text"))
     for part in ("makespan", "lower bound", "gap", "bubble", "time (ms)", "forward", "idle"):
@@ -186,9 +185,7 @@ def test_boxes_of_a_row_do_not_overlap() -> None:
 def test_a_thousand_devices_still_make_a_page() -> None:
     plan = make("plain")
     cluster = plan.instance.cluster.model_copy(update={"devices": 1024})
-    scene = layout(
-        plan.model_copy(update={"instance": plan.instance.model_copy(update={"cluster": cluster})})
-    )
+    scene = layout(plan.model_copy(update={"instance": plan.instance.model_copy(update={"cluster": cluster})}))
     assert scene.height < 2600
 
 

@@ -19,9 +19,7 @@ from random_instances import FEATURES, features, random_instance, seeds_by_featu
 SEEDS = range(300)
 
 
-def problem(
-    layers: str, kinds: dict[str, Any], devices: Any = 2, microbatches: int = 2, **more: Any
-) -> Problem:
+def problem(layers: str, kinds: dict[str, Any], devices: Any = 2, microbatches: int = 2, **more: Any) -> Problem:
     """Build a problem with a tick of 1 ms: a kind is (F, B, W), or a mapping with those as `ms`.
 
     Further keywords: `memory`, `link`, `split`, `objective`, and anything of `stages`.
@@ -29,9 +27,7 @@ def problem(
     made = {}
     for name, costs in kinds.items():
         given = costs if isinstance(costs, dict) else {"ms": costs}
-        times = dict(
-            zip(("forward_ms", "backward_input_ms", "backward_weight_ms"), given["ms"], strict=False)
-        )
+        times = dict(zip(("forward_ms", "backward_input_ms", "backward_weight_ms"), given["ms"], strict=False))
         made[name] = times | {key: value for key, value in given.items() if key != "ms"}
     data = {
         "format": "octocp.instance/1",
@@ -281,9 +277,7 @@ class TestGenerator:
                 continue
             answer, free = optimum(given), optimum(build_problem(_unlimited(instance)))
             if free is not None:
-                seen[
-                    "infeasible" if answer is None else "bites" if answer.value > free.value else "slack"
-                ] += 1
+                seen["infeasible" if answer is None else "bites" if answer.value > free.value else "slack"] += 1
         assert min(seen["infeasible"], seen["bites"], seen["slack"]) >= 5
 
 

@@ -21,14 +21,10 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 def by_hand(ops: list[tuple[int, str, int, int]], devices: int = 2, **changes: Any) -> Plan:
     """A plan with exactly these ops: (device, kind, start, end), stage = device, microbatch by count."""
-    plan = toy_plan(
-        cluster__devices=devices, partition=(6 // devices,) * devices, placement=tuple(range(devices))
-    )
+    plan = toy_plan(cluster__devices=devices, partition=(6 // devices,) * devices, placement=tuple(range(devices)))
     template = plan.ops[0]
     made = [
-        template.model_copy(
-            update={"device": d, "stage": d, "kind": k, "microbatch": m, "start": a, "end": b}
-        )
+        template.model_copy(update={"device": d, "stage": d, "kind": k, "microbatch": m, "start": a, "end": b})
         for m, (d, k, a, b) in enumerate(ops)
     ]
     return plan.model_copy(update={"ops": made, **changes})
@@ -127,9 +123,7 @@ def test_no_line_is_wider_than_asked(name: str, width: int, unicode: bool) -> No
     # Names may be cut short; numbers and headings never are.
     assert not re.search(r"[\d.%/-]…", plain)
     assert "cool" in plain
-    assert all(
-        line.rstrip()[-1] in "GB0123456789?" for line in plain.splitlines() if re.search(r"\d ?% ", line)
-    )
+    assert all(line.rstrip()[-1] in "GB0123456789?" for line in plain.splitlines() if re.search(r"\d ?% ", line))
     coloured = ANSI.sub("", render(plan, width, colour=True, unicode=unicode))
     assert "\x1b" not in coloured
     assert max(map(cell_len, coloured.splitlines())) <= width

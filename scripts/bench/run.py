@@ -36,9 +36,9 @@ def suite(name: str) -> list[str]:
         return [
             instance
             for instance in known
-            if shipped[instance].parent.name == "octopipe" and instance.rsplit("-", 1)[-1].startswith("m")
+            if shipped[instance].parent.name == "octopipe" and instance.rsplit("-", 1)[-1] in ("m8", "m16")
         ]
-    found = [instance for instance, path in shipped.items() if path.parent.name == name or instance == name]
+    found = [instance for instance, path in shipped.items() if name in (path.parent.name, instance)]
     if not found:
         raise SystemExit(f"no suite, folder or instance named {name!r}")
     return found
@@ -101,16 +101,12 @@ def main() -> None:
     done = set()
     if out.exists():
         rows = (json.loads(line) for line in out.read_text().splitlines())
-        done = {
-            (row["instance"], row["method"], row["time_limit"], row["workers"], row["seed"]) for row in rows
-        }
+        done = {(row["instance"], row["method"], row["time_limit"], row["workers"], row["seed"]) for row in rows}
     known = known_values()
     for instance in suite(args.suite):
         if (instance, args.label, args.time_limit, args.workers, args.seed) in done:
             continue
-        row = solve_row(
-            instance, args.time_limit, args.workers, args.seed, args.label, args.phases.split(",")
-        )
+        row = solve_row(instance, args.time_limit, args.workers, args.seed, args.label, args.phases.split(","))
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         best = known.get(instance, {}).get("value")

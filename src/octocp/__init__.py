@@ -16,7 +16,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["InfeasibleError", "InputError", "NoPlanError", "OctoCPError", "SolveResult", "check", "load_instance", "load_plan", "solve"]
+__all__ = [
+    "InfeasibleError",
+    "InputError",
+    "NoPlanError",
+    "OctoCPError",
+    "SolveResult",
+    "check",
+    "load_instance",
+    "load_plan",
+    "solve",
+]
 
 if TYPE_CHECKING:
     from octocp.api import SolveResult, check, load_instance, load_plan, solve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -13,13 +14,13 @@ from octocp.bounds import Bound, all_bounds
 from octocp.checker import check_plan
 from octocp.costs import build_problem
 from octocp.decode import to_plan
-from octocp.errors import PlanRejectedError
+from octocp.errors import NoPlanError, PlanRejectedError
 from octocp.heuristics import HEURISTICS, attempts
+from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, SolveInfo
 from octocp.schema.files import load_instance, load_plan
 from octocp.schema.plan import TracePoint
-from octocp.progress import Event, Progress
 from octocp.strategy import Answer, solve_problem
 
 DEFAULT_TIME_LIMIT = 60.0
@@ -67,7 +68,8 @@ class SolveResult:
         what = f"{self.plan.objective} {self.value} ticks ({ms:.6g} ms)"
         if self.status == "optimal":
             return f"Optimal: {what}; no partition, placement or order of this instance is better ({self.bound_name})."
-        return f"Feasible: {what}, at most {100 * self.gap:.2f} % from optimal (bound {self.lower_bound}: {self.bound_name})."
+        bound = f"bound {self.lower_bound}: {self.bound_name}"
+        return f"Feasible: {what}, at most {100 * self.gap:.2f} % from optimal ({bound})."
 
 
 def solve(
@@ -118,7 +120,10 @@ def solve(
     threads = workers or default_workers()
     progress = Progress(time_limit, gap, on_event)
     answer = solve_problem(problem, progress, workers=threads, seed=seed, without=without, phases=phases)
-    return _result(answer, instance, threads, seed)
+    try:
+        return _result(answer, instance, threads, seed)
+    except KeyboardInterrupt:  # the search is over; a late Ctrl-C must not cost the plan
+        return _result(answer, instance, threads, seed)
 
 
 def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> SolveResult:
@@ -131,7 +136,9 @@ def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> Solv
         bound_name=answer.bound.name,
         bound_scope="whole instance",
         found_by=answer.found_by,
-        trace=[TracePoint(seconds=e.seconds, incumbent=e.incumbent, bound=e.bound, phase=e.phase) for e in answer.trace],
+        trace=[
+            TracePoint(seconds=e.seconds, incumbent=e.incumbent, bound=e.bound, phase=e.phase) for e in answer.trace
+        ],
     )
     plan = checked(answer.schedule, instance, method="cp-sat", lower_bound=answer.bound.value, solve=info)
     return SolveResult(
@@ -139,7 +146,9 @@ def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> Solv
     )
 
 
-def checked(schedule: Schedule, instance: Instance, *, method: str, lower_bound: int, solve: SolveInfo | None = None) -> Plan:
+def checked(
+    schedule: Schedule, instance: Instance, *, method: str, lower_bound: int, solve: SolveInfo | None = None
+) -> Plan:
     """Decode a schedule and pass it through the independent checker.
 
     Raises
@@ -150,7 +159,9 @@ def checked(schedule: Schedule, instance: Instance, *, method: str, lower_bound:
     plan = to_plan(schedule, instance, method=method, lower_bound=lower_bound, solve=solve)
     violations = check_plan(plan)
     if violations:
-        raise PlanRejectedError(f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it")
+        raise PlanRejectedError(
+            f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it"
+        )
     return plan
 
 
@@ -190,15 +201,17 @@ def compare(
     Methods are named by heuristic with the uniform partition (``1f1b``) and with the balanced one
     (``1f1b-balanced``). All rows carry the same, best bound. Values from the heuristics are checked like any plan.
     """
-    import time
-
     problem = build_problem(instance)
     known = all_bounds(problem)[0]
     result = None
+    no_plan = ""
     if solver:
-        result = solve(instance, time_limit=time_limit, workers=workers, seed=seed, on_event=on_event)
-        if result.lower_bound > known.value:
-            known = Bound(result.bound_name, result.lower_bound)
+        try:
+            result = solve(instance, time_limit=time_limit, workers=workers, seed=seed, on_event=on_event)
+        except NoPlanError as error:
+            no_plan = str(error)
+    if result is not None and result.lower_bound > known.value:
+        known = Bound(result.bound_name, result.lower_bound)
     rows = []
     for heuristic in HEURISTICS:
         found: dict[str, Row] = {}
@@ -217,6 +230,8 @@ def compare(
         rows += list(found.values())
     if result is not None:
         rows.append(Row("cp-sat", result.status, result.plan, result.lower_bound, result.seconds))
+    elif no_plan:
+        rows.append(Row("cp-sat", "unknown", None, known.value, time_limit, no_plan))
     return rows
 
 

@@ -45,13 +45,17 @@ def build_problem(instance: Instance) -> Problem:
         weight = (0,) * len(kinds)
     devices = instance.cluster.device_list()
     lengths = [Fraction(_decimal(length)) for length in instance.lengths()]
-    scale_rows = {device.speed: tuple(length / Fraction(_decimal(device.speed)) for length in lengths) for device in devices}
+    scale_rows = {
+        device.speed: tuple(length / Fraction(_decimal(device.speed)) for length in lengths) for device in devices
+    }
     link_class, delay_ticks = _links(instance, devices, [kind.output_mb for kind in kinds], lengths, tick)
     unit = _memory_unit(instance)
     static = tuple(_memory(kind.static_gb, unit) for kind in kinds)
     activation = _by_length([kind.activation_gb for kind in kinds], lengths, unit)
     weight_activation = _by_length([kind.weight_activation_gb for kind in kinds], lengths, unit)
-    capacity = tuple(None if device.memory_gb is None else int(Fraction(_decimal(device.memory_gb)) / unit) for device in devices)
+    capacity = tuple(
+        None if device.memory_gb is None else int(Fraction(_decimal(device.memory_gb)) / unit) for device in devices
+    )
     cuttable = _cuttable(len(kinds), instance.stages.keep_together)
     min_stages, max_stages, max_per_device = _stage_limits(instance, sum(cuttable[:-1]), len(devices))
     placement = instance.stages.placement
@@ -100,7 +104,9 @@ def _refuse_unsupported(instance: Instance) -> None:
             f"recompute {instance.training.recompute!r}", place="training.recompute", right="recompute: none"
         )
     if len(set(instance.lengths())) > 1:
-        raise UnsupportedError("microbatches of unequal length", place="microbatches", right="a number, or equal lengths")
+        raise UnsupportedError(
+            "microbatches of unequal length", place="microbatches", right="a number, or equal lengths"
+        )
     if len({device.speed for device in instance.cluster.device_list()}) > 1:
         raise UnsupportedError("devices of unequal speed", place="cluster.devices", right="equal speeds")
 
@@ -109,7 +115,9 @@ def _refuse_oversize(problem: Problem, instance: Instance) -> None:
     ops = problem.min_stages * problem.n_microbatches * len(problem.kinds)
     if ops > MAX_OPS:
         raise InputError(
-            f"at least {ops} ops to schedule; at most {MAX_OPS}", place="microbatches", right="fewer microbatches or stages"
+            f"at least {ops} ops to schedule; at most {MAX_OPS}",
+            place="microbatches",
+            right="fewer microbatches or stages",
         )
     if problem.serial_ticks > MAX_HORIZON:
         raise InputError(
@@ -120,7 +128,11 @@ def _refuse_oversize(problem: Problem, instance: Instance) -> None:
 
 
 def _links(
-    instance: Instance, devices: Sequence[Device], output_mb: Sequence[float], lengths: Sequence[Fraction], tick: Fraction
+    instance: Instance,
+    devices: Sequence[Device],
+    output_mb: Sequence[float],
+    lengths: Sequence[Fraction],
+    tick: Fraction,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
     """Return the link class of each device pair and the delay by class, microbatch and boundary.
 
@@ -183,7 +195,8 @@ def _memory(gigabytes: float, unit: Fraction) -> int:
 
 def _by_length(sizes: Sequence[float], lengths: Sequence[Fraction], unit: Fraction) -> tuple[tuple[int, ...], ...]:
     made = {
-        length: tuple(-int(-(Fraction(_decimal(size)) * length / unit) // 1) for size in sizes) for length in set(lengths)
+        length: tuple(-int(-(Fraction(_decimal(size)) * length / unit) // 1) for size in sizes)
+        for length in set(lengths)
     }
     return tuple(made[length] for length in lengths)
 

@@ -171,7 +171,11 @@ class Problem:
     def stage_memory(self, begin: int, end: int, microbatch: int = 0) -> tuple[int, int, int]:
         """Return (static, activation, weight activation) of the stage [begin, end), in memory units."""
         act, weight = self.prefix_activation[microbatch], self.prefix_weight_activation[microbatch]
-        return self.prefix_static[end] - self.prefix_static[begin], act[end] - act[begin], weight[end] - weight[begin]
+        return (
+            self.prefix_static[end] - self.prefix_static[begin],
+            act[end] - act[begin],
+            weight[end] - weight[begin],
+        )
 
     def delay(self, boundary: int, source: int, target: int, microbatch: int = 0) -> int:
         """Return the ticks that a transfer over `boundary` takes between two devices (either direction)."""

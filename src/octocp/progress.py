@@ -106,7 +106,8 @@ class Progress:
                 return False
             if schedule.memory_excess() is not None:
                 return False
-            self.schedule, self.found_by = schedule, phase or self.phase
+            layout = schedule.layout.canonical(schedule.problem)
+            self.schedule, self.found_by = schedule.on_devices(layout), phase or self.phase
             self._note()
             return True
 

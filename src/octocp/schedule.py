@@ -88,7 +88,9 @@ class Layout:
         if min(held) == 0:
             return f"device {held.index(0)} holds no stage"
         if max(held) > problem.max_per_device:
-            return f"device {held.index(max(held))} holds {max(held)} stages; at most {problem.max_per_device} are allowed"
+            return (
+                f"device {held.index(max(held))} holds {max(held)} stages; at most {problem.max_per_device} are allowed"
+            )
         for group in problem.colocate:
             if len({self.device_of_layer(layer) for layer in group}) > 1:
                 return f"layers {list(group)} must share a device"

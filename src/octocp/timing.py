@@ -171,5 +171,3 @@ def _compress(graph: _Graph, sequence: list[int], start: list[int]) -> None:
         else:
             high, best = middle, found
     start[:] = best
-
-

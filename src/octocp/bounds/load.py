@@ -76,14 +76,23 @@ def head_load_tail(problem: Problem) -> Bound:
     placement = problem.placement_for(len(bounds) - 1) or ()
     for device, (busy, everything) in enumerate(zip(loads, all_loads, strict=True)):
         lowest = placement.index(device)
-        before = sum(
-            problem.duration(F, *bounds[s : s + 2]) + problem.delay(bounds[s + 1], placement[s], placement[s + 1])
-            for s in range(lowest)
-        ) if problem.uniform_microbatches and problem.uniform_devices else head(problem, bounds[lowest])
-        after = tail(problem, 0) + sum(
-            problem.duration(B, *bounds[s : s + 2]) + problem.delay(bounds[s + 1], placement[s], placement[s + 1])
-            for s in range(lowest)
-        ) if problem.uniform_microbatches and problem.uniform_devices else tail(problem, bounds[lowest])
+        before = (
+            sum(
+                problem.duration(F, *bounds[s : s + 2]) + problem.delay(bounds[s + 1], placement[s], placement[s + 1])
+                for s in range(lowest)
+            )
+            if problem.uniform_microbatches and problem.uniform_devices
+            else head(problem, bounds[lowest])
+        )
+        after = (
+            tail(problem, 0)
+            + sum(
+                problem.duration(B, *bounds[s : s + 2]) + problem.delay(bounds[s + 1], placement[s], placement[s + 1])
+                for s in range(lowest)
+            )
+            if problem.uniform_microbatches and problem.uniform_devices
+            else tail(problem, bounds[lowest])
+        )
         value = before + busy + after
         if problem.objective == "makespan":
             value = max(value, before + everything)

@@ -92,9 +92,7 @@ def _hold(change: dict[int, int], start: int, end: int, amount: int) -> None:
         change[end] -= amount
 
 
-def check_memory(
-    plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts, complete: bool, found: Violations
-) -> None:
+def check_memory(plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts, complete: bool, found: Violations) -> None:
     """Check that no device passes its memory; the reported peaks are right (if all ops are there to tell)."""
     timelines = _steps(plan, index, costs)
     for device, steps in enumerate(timelines):

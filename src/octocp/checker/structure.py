@@ -35,18 +35,12 @@ def check_partition(plan: Plan, found: Violations) -> None:
     if total != layers:
         off = number(abs(total - layers))
         word = "more" if total > layers else "fewer"
-        found.add(
-            "partition", f"the stages hold {number(total)} layers, {off} {word} than the model's {layers}"
-        )
+        found.add("partition", f"the stages hold {number(total)} layers, {off} {word} than the model's {layers}")
     if rules.count is not None and count != rules.count:
         found.add("partition", f"{count} stages; stages.count asks for {rules.count}")
     if rules.partition is not None and plan.partition != rules.partition:
         differs = next(
-            (
-                s
-                for s, (is_, wanted) in enumerate(zip(plan.partition, rules.partition, strict=False))
-                if is_ != wanted
-            ),
+            (s for s, (is_, wanted) in enumerate(zip(plan.partition, rules.partition, strict=False)) if is_ != wanted),
             min(count, len(rules.partition)),
         )
         found.add(
@@ -94,9 +88,7 @@ def check_placement(plan: Plan, found: Violations) -> None:
         found.add("placement", f"names a device for {len(placement)} stages; the partition has {count}")
     for stage, device in enumerate(placement):
         if not 0 <= device < devices:
-            found.add(
-                "placement", f"stage {stage} is on device {number(device)}; devices are 0..{devices - 1}"
-            )
+            found.add("placement", f"stage {stage} is on device {number(device)}; devices are 0..{devices - 1}")
     if rules.placement == "linear" and count != devices:
         found.add("placement", f"linear needs as many stages as devices: {count} stages, {devices} devices")
     if rules.placement != "free":
@@ -112,20 +104,15 @@ def check_placement(plan: Plan, found: Violations) -> None:
                     f"stage {stage} is on device {number(device)}; {rule} puts it on device {wanted}",
                 )
         if isinstance(rules.placement, list) and len(rules.placement) != len(placement):
-            found.add(
-                "placement", f"has {len(placement)} stages; stages.placement has {len(rules.placement)}"
-            )
+            found.add("placement", f"has {len(placement)} stages; stages.placement has {len(rules.placement)}")
     held = Counter(placement)
     for device in range(devices):
         if not held[device]:
-            found.add(
-                "placement", f"{name_device(plan, device)} holds no stage; every device needs at least one"
-            )
+            found.add("placement", f"{name_device(plan, device)} holds no stage; every device needs at least one")
         elif rules.max_per_device is not None and held[device] > rules.max_per_device:
             found.add(
                 "placement",
-                f"{name_device(plan, device)} holds {held[device]} stages; "
-                f"max_per_device is {rules.max_per_device}",
+                f"{name_device(plan, device)} holds {held[device]} stages; max_per_device is {rules.max_per_device}",
                 held[device] - rules.max_per_device,
             )
     if rules.colocate and sum(plan.partition) == len(instance.model.layer_kinds()):
@@ -148,9 +135,7 @@ def check_recompute(plan: Plan, found: Violations) -> None:
     if rule != "auto":
         for stage, flag in enumerate(plan.recompute):
             if flag != (rule == "full"):
-                found.add(
-                    "recompute", f"stage {stage} is marked {str(flag).lower()}; training.recompute is {rule}"
-                )
+                found.add("recompute", f"stage {stage} is marked {str(flag).lower()}; training.recompute is {rule}")
 
 
 def expected_ops(plan: Plan) -> Iterator[OpKey]:
@@ -207,9 +192,7 @@ def check_ops(plan: Plan, index: dict[OpKey, PlanOp], found: Violations) -> None
         elif op.microbatch >= microbatches or op.microbatch < 0:
             found.add("ops unknown", f"{name_op(op)}: microbatches are 0..{microbatches - 1}")
         if not 0 <= op.device < devices:
-            found.add(
-                "device", f"{name_op(op)} is on device {number(op.device)}; devices are 0..{devices - 1}"
-            )
+            found.add("device", f"{name_op(op)} is on device {number(op.device)}; devices are 0..{devices - 1}")
         elif op.stage < len(plan.placement) and op.device != plan.placement[op.stage]:
             found.add(
                 "device",

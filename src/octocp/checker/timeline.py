@@ -12,9 +12,7 @@ from octocp.checker.violations import Violations, name_device, name_op, number, 
 from octocp.schema import Plan, PlanOp
 
 
-def check_durations(
-    plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts | None, found: Violations
-) -> None:
+def check_durations(plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts | None, found: Violations) -> None:
     """Check that ops start at zero or later and last exactly as long as their stage takes."""
     for op in plan.ops:
         if op.start < 0:
@@ -59,9 +57,7 @@ def _edges(stages: int, kind: str, stage: int, microbatch: int) -> Iterator[tupl
         yield ("B", stage, microbatch), None
 
 
-def check_precedence(
-    plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts | None, found: Violations
-) -> None:
+def check_precedence(plan: Plan, index: dict[OpKey, PlanOp], costs: ExactCosts | None, found: Violations) -> None:
     """Check that no op starts before what it needs has ended and, from another device, has arrived."""
     stages, devices = len(plan.partition), len(plan.instance.cluster.device_list())
     for (kind, stage, microbatch), op in index.items():
@@ -70,12 +66,7 @@ def check_precedence(
             if before is None:
                 continue
             delay = 0
-            if (
-                costs is not None
-                and boundary is not None
-                and 0 <= op.device < devices
-                and 0 <= before.device < devices
-            ):
+            if costs is not None and boundary is not None and 0 <= op.device < devices and 0 <= before.device < devices:
                 delay = costs.delay(boundary, microbatch, before.device, op.device)
             late = before.end + delay - op.start
             if late > 0:
@@ -95,9 +86,7 @@ def check_overlap(plan: Plan, found: Violations) -> None:
     for op in plan.ops:
         by_device[op.device].append(op)
     for device in sorted(by_device):
-        long = sorted(
-            (op for op in by_device[device] if op.end > op.start), key=lambda op: (op.start, op.end)
-        )
+        long = sorted((op for op in by_device[device] if op.end > op.start), key=lambda op: (op.start, op.end))
         starts: list[int] = []
         # latest[i]: of the first i+1 ops by start, the one that ends last. Ops before it that also
         # reach past a point start no later, so it alone decides whether the point is covered.

@@ -22,9 +22,7 @@ class Violations:
 
     def add(self, family: str, text: str | Callable[[], str], amount: Amount = 0) -> None:
         """Note a violation; `amount` ranks it in its family, a callable `text` is worded only if shown."""
-        self._families.setdefault(family, []).append(
-            (amount, (lambda: text) if isinstance(text, str) else text)
-        )
+        self._families.setdefault(family, []).append((amount, (lambda: text) if isinstance(text, str) else text))
 
     def add_uncounted(self, family: str, count: int) -> None:
         """Note `count` further violations of a family that are not worded at all."""

@@ -59,8 +59,7 @@ def _instance(name: str, path: Path, layers: dict[str, int]) -> dict[str, Any]:
         else:
             count = len(ModelSpec.model_validate(model).layer_kinds())
         devices, microbatches = (
-            each if isinstance(each, int) else len(each)
-            for each in (data["cluster"]["devices"], data["microbatches"])
+            each if isinstance(each, int) else len(each) for each in (data["cluster"]["devices"], data["microbatches"])
         )
     except (InputError, LookupError, TypeError, ValueError) as error:
         return _broken(name, path, error)

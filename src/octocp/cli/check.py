@@ -14,9 +14,7 @@ EXIT_VIOLATIONS = 1
 
 
 def check(
-    plans: Annotated[
-        list[Path], typer.Argument(metavar="PLAN...", help="Plan files written by `octocp solve`.")
-    ],
+    plans: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="Plan files written by `octocp solve`.")],
 ) -> None:
     """Check plans, independently of the solver.
 

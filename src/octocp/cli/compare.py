@@ -86,9 +86,7 @@ def _write_rows(instance: Instance, rows: list[Row]) -> None:
         table.add_column(name, justify="right" if right else "left", no_wrap=bool(name))
     for row in rows:
         if row.plan is None:
-            table.add_row(
-                row.method, "-", "-", "-", "-", "-", "-", f"{row.seconds:.2f}", f"{row.status}: {row.reason}"
-            )
+            table.add_row(row.method, "-", "-", "-", "-", "-", "-", f"{row.seconds:.2f}", f"{row.status}: {row.reason}")
             continue
         plan = row.plan
         table.add_row(
@@ -105,6 +103,4 @@ def _write_rows(instance: Instance, rows: list[Row]) -> None:
     write_table(table)
     if rows:
         bound = rows[0].lower_bound
-        write(
-            f"No plan of this instance is below {bound} ticks ({bound * instance.tick_us / 1000:.6g} ms).\n"
-        )
+        write(f"No plan of this instance is below {bound} ticks ({bound * instance.tick_us / 1000:.6g} ms).\n")

@@ -26,15 +26,11 @@ def export(
     plan: PlanArgument,
     to: Annotated[
         Format,
-        typer.Option(
-            "--to", help="trace: for Perfetto or chrome://tracing; svg, png: a picture; csv: one op a line."
-        ),
+        typer.Option("--to", help="trace: for Perfetto or chrome://tracing; svg, png: a picture; csv: one op a line."),
     ] = Format.svg,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it; - is stdout. [default: NAME.svg here]"
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is stdout. [default: NAME.svg here]"),
     ] = None,
 ) -> None:
     """Write a plan as trace, picture or table."""

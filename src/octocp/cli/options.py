@@ -17,9 +17,7 @@ MAX_SEED = 2**31 - 1
 
 def _time_limit(value: float) -> float:
     if not (math.isfinite(value) and 0 < value <= MAX_TIME_LIMIT):
-        raise typer.BadParameter(
-            f"{value:g} is not a number of seconds above 0 and up to {MAX_TIME_LIMIT:.0f}"
-        )
+        raise typer.BadParameter(f"{value:g} is not a number of seconds above 0 and up to {MAX_TIME_LIMIT:.0f}")
     return value
 
 
@@ -35,9 +33,7 @@ InstanceArgument = Annotated[
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file written by `octocp solve`.")]
 TimeLimit = Annotated[
     float,
-    typer.Option(
-        "--time-limit", "-t", metavar="SECONDS", callback=_time_limit, help="Seconds to search at most."
-    ),
+    typer.Option("--time-limit", "-t", metavar="SECONDS", callback=_time_limit, help="Seconds to search at most."),
 ]
 Workers = Annotated[
     int | None,
@@ -47,9 +43,7 @@ Workers = Annotated[
 ]
 Seed = Annotated[
     int,
-    typer.Option(
-        metavar="N", min=0, max=MAX_SEED, help="With one worker, the same seed repeats the same search."
-    ),
+    typer.Option(metavar="N", min=0, max=MAX_SEED, help="With one worker, the same seed repeats the same search."),
 ]
 Gap = Annotated[
     float,

@@ -157,9 +157,7 @@ def ensure_writable(path: Path, reads: Path | None = None) -> None:
         if path.is_dir():
             raise InputError("cannot be written: is a folder", file=file, right="a file name for -o")
         if not path.parent.is_dir():
-            raise InputError(
-                f"cannot be written: there is no folder {path.parent}", file=file, right="make it first"
-            )
+            raise InputError(f"cannot be written: there is no folder {path.parent}", file=file, right="make it first")
         if path.exists():
             if not os.access(path, os.W_OK):
                 raise InputError("cannot be written: is read-only", file=file, right="another file for -o")

@@ -15,9 +15,7 @@ def show(
     plan: PlanArgument,
     columns: Annotated[
         int | None,
-        typer.Option(
-            "--width", metavar="COLUMNS", min=40, max=2000, help="Columns to fill. [default: the terminal's]"
-        ),
+        typer.Option("--width", metavar="COLUMNS", min=40, max=2000, help="Columns to fill. [default: the terminal's]"),
     ] = None,
     as_json: Json = False,
 ) -> None:

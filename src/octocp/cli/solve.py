@@ -54,9 +54,7 @@ def solve(
     watch = Watch(problem.tick_us)
     with interruptible() as interruption:
         with naming(source), shown(watch, quiet):
-            result = api.solve(
-                problem, time_limit=time_limit, workers=workers, seed=seed, gap=gap, on_event=watch
-            )
+            result = api.solve(problem, time_limit=time_limit, workers=workers, seed=seed, gap=gap, on_event=watch)
         interruption.settle()
         if not to_stdout:
             write_plan(result.plan, path)

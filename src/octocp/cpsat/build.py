@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Linear = Any  # an int, a variable or a linear expression of CP-SAT
-ValueOf = Callable[["KnownPlan"], int]
+ValueOf = Callable[..., int]
 
 
 class KnownPlan:
@@ -34,6 +34,65 @@ class KnownPlan:
         self.cut = [*schedule.layout.bounds, *([self.problem.n_layers] * extra)]
         self.device: list[int | None] = [*schedule.layout.placement, *([None] * extra)]
         self._duration = schedule.layout.durations(self.problem)
+
+    def cut_at(self, slot: int) -> int:
+        """First layer of the slot."""
+        return self.cut[slot]
+
+    def at_or_after(self, slot: int, layer: int) -> bool:
+        """Whether the layer lies in the slot's stage or a later one."""
+        return self.cut[slot] <= layer
+
+    def inside(self, slot: int, layer: int) -> bool:
+        """Whether the layer lies in the slot's stage."""
+        return self.cut[slot] <= layer < self.cut[slot + 1]
+
+    def layer_on(self, layer: int, device: int) -> bool:
+        """Whether the layer lies on the device."""
+        return self.schedule.layout.device_of_layer(layer) == device
+
+    def link(self, slot: int) -> int:
+        """Class of the link into the slot's stage; 0 for an inactive one."""
+        before, here = self.device[slot - 1], self.device[slot]
+        return 0 if before is None or here is None else self.problem.link_class[before][here]
+
+    def within(self, slot: int, link: int) -> bool:
+        """Whether the link into the slot's stage is of the class or a nearer one."""
+        return self.link(slot) <= link
+
+    def transfer(self, slot: int) -> int:
+        """Ticks that entering the slot's stage takes."""
+        return self.problem.delay_ticks[self.link(slot)][0][self.cut[slot]] if self.active(slot) else 0
+
+    def static_on(self, slot: int, device: int) -> int:
+        """Static size of the slot's stage if it lies on the device, else 0; memory units."""
+        prefix = self.problem.prefix_static
+        return prefix[self.cut[slot + 1]] - prefix[self.cut[slot]] if self.on(slot, device) else 0
+
+    def capacity_left(self, device: int) -> int:
+        """Limit of the device less what its stages hold for good; memory units."""
+        return (self.problem.capacity[device] or 0) - sum(self.static_on(slot, device) for slot in range(self.stages))
+
+    def share(self, kind: int, slot: int, device: int) -> int:
+        """Duration of the slot's op if it lies on the device, else 0; ticks."""
+        return self.duration(kind, slot) if self.on(slot, device) else 0
+
+    def stay(self, first: int, last: int, slot: int, microbatch: int) -> int:
+        """Ticks from the start of F, or the end of B, to the end of a later op."""
+        begin = self.start(F, slot, microbatch) if first == F else self.end(first, slot, microbatch)
+        return self.end(last, slot, microbatch) - begin
+
+    def value(self) -> int:
+        """Objective."""
+        return self.schedule.value
+
+    def first_start(self, device: int) -> int:
+        """First start on the device."""
+        return int(self.schedule.start[F, self.stages_on(device)].min())
+
+    def last_end(self, device: int) -> int:
+        """Last end on the device."""
+        return int(self.schedule.end[:, self.stages_on(device)].max())
 
     def active(self, slot: int) -> bool:
         """Whether the slot is a stage."""
@@ -89,7 +148,7 @@ class Build:
     lower: int
     upper: int
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
-    values: dict[int, ValueOf] = field(default_factory=dict)
+    values: dict[int, tuple[ValueOf, tuple[int, ...]]] = field(default_factory=dict)
 
     # Filled by the families, in the order of `FAMILIES`.
     active: list[Linear] = field(default_factory=list)
@@ -106,18 +165,21 @@ class Build:
 
     # ---- variables ---------------------------------------------------------------------------
 
-    def integer(self, low: int, high: int, name: str, value_of: ValueOf) -> cp_model.IntVar | int:
-        """Return a variable, or the constant where only one value is possible."""
+    def integer(self, low: int, high: int, name: str, value_of: ValueOf, *key: int) -> Linear:
+        """Return a variable, or the constant where only one value is possible.
+
+        In a known plan it takes the value ``value_of(plan, *key)``.
+        """
         if low == high:
             return low
         variable = self.model.new_int_var(low, high, name)
-        self.values[variable.index] = value_of
+        self.values[variable.index] = (value_of, key)
         return variable
 
-    def literal(self, name: str, value_of: Callable[[KnownPlan], bool]) -> cp_model.IntVar:
-        """Return a Boolean variable."""
+    def literal(self, name: str, value_of: ValueOf, *key: int) -> Linear:
+        """Return a Boolean variable; in a known plan it is ``value_of(plan, *key)``."""
         variable = self.model.new_bool_var(name)
-        self.values[variable.index] = lambda plan: int(value_of(plan))
+        self.values[variable.index] = (value_of, key)
         return variable
 
     # ---- what the families ask -----------------------------------------------------------------
@@ -168,10 +230,10 @@ class Build:
 
     def hint(self, schedule: Schedule) -> None:
         """Hint every variable from a known plan."""
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         plan = KnownPlan(schedule, self.slots)
-        for index, value_of in self.values.items():
-            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value_of(plan))
+        for index, (value_of, key) in self.values.items():
+            self.model.add_hint(self.model.get_int_var_from_proto_index(index), int(value_of(plan, *key)))
 
 
 def total(terms: Iterable[tuple[int, Linear]]) -> Linear:
@@ -196,4 +258,3 @@ def limits(expression: Linear) -> tuple[int, int]:
         return expression, expression
     domain = list(expression.proto.domain)
     return domain[0], domain[-1]
-

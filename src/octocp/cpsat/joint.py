@@ -96,7 +96,7 @@ def decode(build: Build, value: Callable[[Linear], int]) -> Schedule:
         return expression if isinstance(expression, int) else value(expression)
 
     stages = sum(read(active) for active in build.active)
-    bounds = tuple(read(build.cut[stage]) for stage in range(stages)) + (problem.n_layers,)
+    bounds = (*tuple(read(build.cut[stage]) for stage in range(stages)), problem.n_layers)
     placement = tuple(
         next(device for device in build.devices if read(build.on[stage][device])) for stage in range(stages)
     )

@@ -97,7 +97,14 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
     layout = _layout(build, solver)
     needs = least_need(problem, layout)
     excess, device, cap = max(
-        (need - cap, device, cap) for device, (need, cap) in enumerate(zip(needs, (c if c is not None else need for c, need in zip(problem.capacity, needs, strict=True)), strict=True))
+        (need - cap, device, cap)
+        for device, (need, cap) in enumerate(
+            zip(
+                needs,
+                (c if c is not None else need for c, need in zip(problem.capacity, needs, strict=True)),
+                strict=True,
+            )
+        )
     )
     if excess <= 0:
         return Packing("fits", layout)
@@ -125,7 +132,11 @@ def _shares(build: Build, per_layer: list[int]) -> list[list[Linear]]:
                 build.model.add(share <= whole * here)
                 row.append(share)
         rows.append(row)
-        if any(not isinstance(here, int) for here in build.on[stage]) and not isinstance(size, int) and build.problem.family == "free":
+        if (
+            any(not isinstance(here, int) for here in build.on[stage])
+            and not isinstance(size, int)
+            and build.problem.family == "free"
+        ):
             build.model.add(sum(row) == size)
     return rows
 

@@ -43,7 +43,7 @@ class ModelError(RuntimeError):
     """CP-SAT refused the model: a bug in OctoCP."""
 
 
-class _Solutions(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+class _Solutions(cp_model.CpSolverSolutionCallback):
     def __init__(self, build: Build, found: Callable[[Schedule], None]) -> None:
         super().__init__()
         self._build, self._found = build, found

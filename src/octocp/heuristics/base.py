@@ -58,7 +58,9 @@ def one_stage_per_device(problem: Problem) -> list[tuple[int, ...]]:
     """Return the placement with stage s on device s, or the instance's own with one stage each."""
     devices = problem.n_devices
     if not problem.min_stages <= devices <= problem.max_stages:
-        raise NotApplicableError(f"needs one stage per device; the instance asks for at least {problem.min_stages} stages")
+        raise NotApplicableError(
+            f"needs one stage per device; the instance asks for at least {problem.min_stages} stages"
+        )
     return [problem.placement_for(devices) or tuple(range(devices))]
 
 

@@ -13,7 +13,9 @@ MOST_CHUNKS = 8
 def _placements(problem: Problem) -> list[tuple[int, ...]]:
     devices, microbatches = problem.n_devices, problem.n_microbatches
     if microbatches % devices:
-        raise NotApplicableError(f"needs microbatches divisible by devices; {microbatches} is not a multiple of {devices}")
+        raise NotApplicableError(
+            f"needs microbatches divisible by devices; {microbatches} is not a multiple of {devices}"
+        )
     if devices == 1:
         raise NotApplicableError("needs more than one device")
     found = []
@@ -56,4 +58,6 @@ def interleaved(problem: Problem, layout: Layout, group: int | None = None) -> O
     return orders
 
 
-INTERLEAVED = Heuristic("interleaved-1f1b", "Narayanan et al., SC 2021; Megatron-Core", _placements, interleaved, fused=True)
+INTERLEAVED = Heuristic(
+    "interleaved-1f1b", "Narayanan et al., SC 2021; Megatron-Core", _placements, interleaved, fused=True
+)

@@ -24,5 +24,9 @@ def one_f_one_b(problem: Problem, layout: Layout) -> Orders:
 
 
 ONE_F_ONE_B = Heuristic(
-    "1f1b", "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021", one_stage_per_device, one_f_one_b, fused=True
+    "1f1b",
+    "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021",
+    one_stage_per_device,
+    one_f_one_b,
+    fused=True,
 )

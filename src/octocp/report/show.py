@@ -172,9 +172,7 @@ def _table(plan: Plan, report: BubbleReport, width: int, unicode: bool) -> Rende
     wide = width >= WIDE
     table = Table(box=box.SIMPLE_HEAD if wide and unicode else None, padding=(0, 1, 0, 0), pad_edge=False)
     # Numbers are never cut short, so the names get what is left.
-    table.add_column(
-        "device" if wide else "dev", no_wrap=True, max_width=min(24, width - 78) if wide else None
-    )
+    table.add_column("device" if wide else "dev", no_wrap=True, max_width=min(24, width - 78) if wide else None)
     table.add_column("layers", overflow="fold", min_width=5)
     names = ("busy", "warm-up", "steady", "cool-down") if wide else ("busy", "warm", "stdy", "cool")
     for name in names:
@@ -328,7 +326,5 @@ def _legend(plan: Plan, colour: bool, unicode: bool) -> list[Text]:
     text.append(fill[""] * 3, IDLE_STYLE if colour else "")
     text.append(" idle   number: microbatch")
     if any(count > 1 for _, count in chunks(plan).values()):
-        text.append(
-            "   f, b, w: every other stage of a device" if split else "   f, b: every other stage of a device"
-        )
+        text.append("   f, b, w: every other stage of a device" if split else "   f, b: every other stage of a device")
     return [text]

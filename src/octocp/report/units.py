@@ -38,9 +38,7 @@ def device_names(plan: Plan) -> list[str]:
 
 def stage_layers(plan: Plan) -> list[tuple[int, int]]:
     """Return the first and last layer of each stage, inclusive."""
-    return [
-        (end - size, end - 1) for end, size in zip(accumulate(plan.partition), plan.partition, strict=True)
-    ]
+    return [(end - size, end - 1) for end, size in zip(accumulate(plan.partition), plan.partition, strict=True)]
 
 
 def device_stages(plan: Plan) -> list[list[int]]:
@@ -54,11 +52,7 @@ def device_stages(plan: Plan) -> list[list[int]]:
 
 def chunks(plan: Plan) -> dict[int, tuple[int, int]]:
     """Return each stage's position among its device's stages, and how many that device holds."""
-    return {
-        stage: (position, len(stages))
-        for stages in device_stages(plan)
-        for position, stage in enumerate(stages)
-    }
+    return {stage: (position, len(stages)) for stages in device_stages(plan) for position, stage in enumerate(stages)}
 
 
 def axis_step(extent: float, marks: int) -> float:

@@ -64,9 +64,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise InputError("no such file", file=str(path)) from None
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)
-        ) from None
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,9 +127,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool",
 def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int = 0) -> int:
     """Count the values below a node with aliases expanded, each node visited once: a bomb is seen at once."""
     if depth > MAX_DEPTH:
-        raise InputError(
-            f"is nested more than {MAX_DEPTH} levels deep", place=f"line {node.start_mark.line + 1}"
-        )
+        raise InputError(f"is nested more than {MAX_DEPTH} levels deep", place=f"line {node.start_mark.line + 1}")
     if id(node) not in known:
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
@@ -187,9 +183,7 @@ def parse_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = error.problem or "cannot be parsed"
-        if problem.startswith(
-            "but "
-        ):  # "expected a single document in the stream", "but found another document"
+        if problem.startswith("but "):  # "expected a single document in the stream", "but found another document"
             problem = f"{error.context} {problem}"
         raise InputError(f"not valid YAML: {problem}", place=where) from None
     except yaml.YAMLError as error:
@@ -221,9 +215,7 @@ def parse_json(text: str) -> Document:
     try:
         return Document(json.loads(text, object_pairs_hook=pairs, parse_int=_whole))
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"not valid JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}"
-        ) from None
+        raise InputError(f"not valid JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise InputError("is nested too deep") from None
 
@@ -252,9 +244,7 @@ def validate(spec: type[SpecT], document: Document, file: str) -> SpecT:
     found = document.data.get("format")
     if "format" in spec.model_fields and found != _format_of(spec):
         was = "is missing" if found is None else f"is {_shorten(found)}"
-        raise InputError(
-            was, place=_place(("format",), document), file=file, right=f"format: {_format_of(spec)}"
-        )
+        raise InputError(was, place=_place(("format",), document), file=file, right=f"format: {_format_of(spec)}")
     try:
         return spec.model_validate(document.data)
     except ValidationError as error:
@@ -302,9 +292,7 @@ def _first_error(error: ValidationError, spec: type[Strict], document: Document,
             problem = text
         problem, separator, right = problem.partition("; ")
     else:
-        problem = (
-            f"{_shorten(detail['input'])} is not right here" if detail["input"] is not None else "is null"
-        )
+        problem = f"{_shorten(detail['input'])} is not right here" if detail["input"] is not None else "is null"
         right = _wording(kind, detail["msg"])
     return InputError(problem, place=_place(loc, document), file=file, right=right)
 
@@ -328,9 +316,7 @@ def _real_path(loc: Sequence[str | int], data: Any) -> Path_:
     """Drop pydantic's union tags from a location: keep the steps that exist in the data."""
     path: list[str | int] = []
     for step in loc:
-        known = (
-            step in data if isinstance(data, dict) else isinstance(data, list) and step in range(len(data))
-        )
+        known = step in data if isinstance(data, dict) else isinstance(data, list) and step in range(len(data))
         if known:
             path.append(step)
             data = data[step]
@@ -344,9 +330,7 @@ def _valid_keys(spec: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
         following = [
             model
             for parent in current
-            for model in _models_in(
-                parent.model_fields[step].annotation if step in parent.model_fields else None
-            )
+            for model in _models_in(parent.model_fields[step].annotation if step in parent.model_fields else None)
         ]
         current = following or current
     if loc and loc[-1] == "nodes":
@@ -417,9 +401,7 @@ def load_instance(reference: str | Path) -> Instance:
         try:
             found = _find(name, path.parent, "models", catalog.models)
         except InputError as error:
-            raise InputError(
-                error.problem, place=_place(("model",), document), file=file, right=error.right
-            ) from None
+            raise InputError(error.problem, place=_place(("model",), document), file=file, right=error.right) from None
         model_document = read_document(found)
         validate(ModelSpec, model_document, str(found))
         document = Document({**document.data, "model": model_document.data}, document.lines)
@@ -427,15 +409,11 @@ def load_instance(reference: str | Path) -> Instance:
         inline = document.data["model"]
         if inline.get("format", "octocp.model/1") != "octocp.model/1":
             place = _place(("model", "format"), document)
-            raise InputError(
-                f"is {_shorten(inline['format'])}", place=place, file=file, right="octocp.model/1"
-            )
+            raise InputError(f"is {_shorten(inline['format'])}", place=place, file=file, right="octocp.model/1")
     elif isinstance(document.data, dict) and "model" in document.data:
         shown = _shorten(document.data["model"])
         right = "a model's name, the path of a model file, or an inline model"
-        raise InputError(
-            f"{shown} is not right here", place=_place(("model",), document), file=file, right=right
-        )
+        raise InputError(f"{shown} is not right here", place=_place(("model",), document), file=file, right=right)
     return validate(Instance, document, file)
 
 
@@ -454,9 +432,7 @@ def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[]
     """Resolve a reference: a path first, then a name in a `folder` nearby, then the shipped catalogue."""
     what = folder.removesuffix("s")
     if not reference or "\0" in reference or len(reference) > 4096:
-        raise InputError(
-            f"{_shorten(reference)} names no {what}", right=f"octocp {folder} lists the known ones"
-        )
+        raise InputError(f"{_shorten(reference)} names no {what}", right=f"octocp {folder} lists the known ones")
     try:
         named = Path(reference).expanduser()
     except RuntimeError:  # ~somebody who has no home
@@ -467,9 +443,7 @@ def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[]
         if direct.exists() and (looks_like_path or direct.is_file()):
             return direct
         if not looks_like_path:
-            for base in ([beside, beside / folder, beside.parent / folder] if beside else []) + [
-                Path(folder)
-            ]:
+            for base in ([beside, beside / folder, beside.parent / folder] if beside else []) + [Path(folder)]:
                 for suffix in (".yaml", ".yml", ".json"):
                     if (base / f"{reference}{suffix}").is_file():
                         return base / f"{reference}{suffix}"

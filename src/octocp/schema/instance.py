@@ -99,10 +99,7 @@ class Stages(Strict):
     max_per_device: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = 4
     count: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
     partition: (
-        Annotated[
-            list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)
-        ]
-        | None
+        Annotated[list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)] | None
     ) = None
     placement: Annotated[
         Annotated[Literal["free", "linear", "interleaved", "wave"], Tag("text")]
@@ -173,17 +170,12 @@ class Instance(Strict):
         rules = self.stages
         for index, group in enumerate(rules.keep_together):
             if group[0] > group[1]:
-                yield (
-                    f"stages.keep_together[{index}]: range {group} runs backwards; write "
-                    f"[{group[1]}, {group[0]}]"
-                )
+                yield (f"stages.keep_together[{index}]: range {group} runs backwards; write [{group[1]}, {group[0]}]")
         for key, groups in (("keep_together", rules.keep_together), ("colocate", rules.colocate)):
             for index, group in enumerate(groups):
                 for layer in group:
                     if layer >= layers:
-                        yield (
-                            f"stages.{key}[{index}]: layer {layer} does not exist; layers are 0..{layers - 1}"
-                        )
+                        yield (f"stages.{key}[{index}]: layer {layer} does not exist; layers are 0..{layers - 1}")
         yield from self._count_contradictions(layers, devices)
         yield from self._fixed_contradictions(layers)
 
@@ -202,10 +194,7 @@ class Instance(Strict):
             yield f"stages.{list(given)[-1]}: {told}; they must agree"
         for key, count in given.items():
             if count < devices:
-                yield (
-                    f"stages.{key}: {count} stages for {devices} devices; every device needs "
-                    "at least one stage"
-                )
+                yield (f"stages.{key}: {count} stages for {devices} devices; every device needs at least one stage")
             if rules.max_per_device is not None and count > devices * rules.max_per_device:
                 yield (
                     f"stages.{key}: {count} stages on {devices} devices; max_per_device "
@@ -217,10 +206,7 @@ class Instance(Strict):
         if isinstance(rules.placement, list):
             for stage, device in enumerate(rules.placement):
                 if device >= devices:
-                    yield (
-                        f"stages.placement[{stage}]: device {device} does not exist; devices "
-                        f"are 0..{devices - 1}"
-                    )
+                    yield (f"stages.placement[{stage}]: device {device} does not exist; devices are 0..{devices - 1}")
             for device in range(devices):
                 held = rules.placement.count(device)
                 if held == 0:

@@ -88,23 +88,19 @@ class ModelSpec(Strict):
         for index, kind in enumerate(sequence):
             if kind not in self.kinds:
                 raise ValueError(
-                    f"layers: layer {index} is of kind {kind!r}; known kinds: "
-                    f"{', '.join(map(repr, self.kinds))}"
+                    f"layers: layer {index} is of kind {kind!r}; known kinds: {', '.join(map(repr, self.kinds))}"
                 )
         for profile_name, profile in self.profiles.items():
             for kind in profile.kinds:
                 if kind not in self.kinds:
                     raise ValueError(
-                        f"profiles.{profile_name}.kinds.{kind}: unknown kind; known: "
-                        f"{', '.join(map(repr, self.kinds))}"
+                        f"profiles.{profile_name}.kinds.{kind}: unknown kind; known: {', '.join(map(repr, self.kinds))}"
                     )
         for kind in dict.fromkeys(sequence):
             for profile_name in self.profiles or [""]:
                 if self.costs(kind, profile_name or None).forward_ms is None:
                     where = f" in profile {profile_name!r}" if profile_name else ""
-                    raise ValueError(
-                        f"kinds.{kind}.forward_ms: missing{where}; a time in milliseconds, e.g. 2.7"
-                    )
+                    raise ValueError(f"kinds.{kind}.forward_ms: missing{where}; a time in milliseconds, e.g. 2.7")
         return self
 
     def layer_kinds(self) -> list[str]:
@@ -121,9 +117,7 @@ class ModelSpec(Strict):
         if name is None or kind not in self.profiles[name].kinds:
             return base
         override = self.profiles[name].kinds[kind]
-        return base.model_copy(
-            update={field: getattr(override, field) for field in override.model_fields_set}
-        )
+        return base.model_copy(update={field: getattr(override, field) for field in override.model_fields_set})
 
     def flattened(self, profile: str | None = None) -> ModelSpec:
         """Return the model with one profile's costs written into `kinds` and no profiles left."""

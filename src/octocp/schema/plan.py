@@ -67,12 +67,8 @@ class Plan(Strict):
     method: Name
     status: Literal["optimal", "feasible"]
     tick_us: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    partition: Annotated[
-        list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)
-    ]
-    placement: Annotated[
-        list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(min_length=1, max_length=MAX_LAYERS)
-    ]
+    partition: Annotated[list[Annotated[int, Field(ge=1, le=MAX_LAYERS)]], Field(min_length=1, max_length=MAX_LAYERS)]
+    placement: Annotated[list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(min_length=1, max_length=MAX_LAYERS)]
     recompute: list[bool]
     objective: Literal["makespan", "span"]
     makespan: Ticks

@@ -29,8 +29,8 @@ WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD = 0, 1, 2, 3
 RULES = 4
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def simulate(  # noqa: PLR0912, PLR0915
+@njit(cache=True, nogil=True)
+def simulate(
     stages: int,
     microbatches: int,
     kinds: int,
@@ -124,8 +124,21 @@ def simulate(  # noqa: PLR0912, PLR0915
                     elif kind == BACKWARD:
                         key -= rules[AGE_BACKWARD] * done[kind, stage]
                     if key > best_key:
-                        if kind == FORWARD and limited and not _admits(
-                            stage, done[0, stage], device, lowest, member, first_member, done, activation, held, room
+                        if (
+                            kind == FORWARD
+                            and limited
+                            and not _admits(
+                                stage,
+                                done[0, stage],
+                                device,
+                                lowest,
+                                member,
+                                first_member,
+                                done,
+                                activation,
+                                held,
+                                room,
+                            )
                         ):
                             continue
                         best_kind, best_stage, best_key = kind, stage, key
@@ -143,11 +156,28 @@ def simulate(  # noqa: PLR0912, PLR0915
                     other_stage = member[position]
                     for other_kind in range(2):
                         when = ready[other_kind, other_stage]
-                        if now < when < limit and when < arrival and priority[other_kind, other_stage] > priority[kind, stage]:
+                        if (
+                            now < when < limit
+                            and when < arrival
+                            and priority[other_kind, other_stage] > priority[kind, stage]
+                        ):
                             if kind == FORWARD and other_kind == FORWARD:
                                 continue
-                            if other_kind == FORWARD and limited and not _admits(
-                                other_stage, done[0, other_stage], device, lowest, member, first_member, done, activation, held, room
+                            if (
+                                other_kind == FORWARD
+                                and limited
+                                and not _admits(
+                                    other_stage,
+                                    done[0, other_stage],
+                                    device,
+                                    lowest,
+                                    member,
+                                    first_member,
+                                    done,
+                                    activation,
+                                    held,
+                                    room,
+                                )
                             ):
                                 continue
                             arrival = when
@@ -214,8 +244,21 @@ def simulate(  # noqa: PLR0912, PLR0915
                 for other_kind in range(kinds):
                     when = ready[other_kind, other_stage]
                     if when < earliest:
-                        if other_kind == FORWARD and limited and not _admits(
-                            other_stage, done[0, other_stage], changed, lowest, member, first_member, done, activation, held, room
+                        if (
+                            other_kind == FORWARD
+                            and limited
+                            and not _admits(
+                                other_stage,
+                                done[0, other_stage],
+                                changed,
+                                lowest,
+                                member,
+                                first_member,
+                                done,
+                                activation,
+                                held,
+                                room,
+                            )
                         ):
                             continue
                         earliest = when
@@ -223,7 +266,7 @@ def simulate(  # noqa: PLR0912, PLR0915
     return makespan
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _admits(
     stage: int,
     microbatch: int,
@@ -246,7 +289,7 @@ def _admits(
     return bool(need <= room[device])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def latest_span(
     stages: int,
     microbatches: int,

@@ -9,6 +9,7 @@ import numpy as np
 
 from octocp.heuristics.partition import balanced, uniform
 from octocp.problem import Problem, family_device
+from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import NEVER, RULES, Floats, Ints, new_scratch
 from octocp.search.moves import (
@@ -31,7 +32,6 @@ from octocp.search.moves import (
     anneal,
     score,
 )
-from octocp.progress import Progress
 
 UNLIMITED = 1 << 58
 FAMILIES = {"free": FREE, "linear": CYCLIC, "interleaved": CYCLIC, "wave": WAVE, "fixed": FIXED}
@@ -51,7 +51,12 @@ class State:
     def copy(self) -> State:
         """Return an independent copy."""
         return State(
-            self.stages, self.cuts.copy(), self.place.copy(), self.priority.copy(), self.rules.copy(), self.value
+            self.stages,
+            self.cuts.copy(),
+            self.place.copy(),
+            self.priority.copy(),
+            self.rules.copy(),
+            self.value,
         )
 
 
@@ -83,7 +88,8 @@ class LocalSearch:
         scale, overhead = problem.scale[0][0], problem.overhead
         common = scale.denominator * overhead.denominator
         self.scaling = np.array(
-            [scale.numerator * overhead.denominator, overhead.numerator * scale.denominator, common], dtype=np.int64
+            [scale.numerator * overhead.denominator, overhead.numerator * scale.denominator, common],
+            dtype=np.int64,
         )
         rows = (
             *problem.prefix_ticks,
@@ -93,7 +99,9 @@ class LocalSearch:
         )
         self.prefix = np.array([[row[edge] for edge in edges] for row in rows], dtype=np.int64)
         self.link_class = np.array(problem.link_class, dtype=np.int64)
-        self.delays = np.array([[by_class[0][edge] for edge in edges] for by_class in problem.delay_ticks], dtype=np.int64)
+        self.delays = np.array(
+            [[by_class[0][edge] for edge in edges] for by_class in problem.delay_ticks], dtype=np.int64
+        )
         self.capacity = np.array([UNLIMITED if cap is None else cap for cap in problem.capacity], dtype=np.int64)
         widest = max((len(group) for group in problem.colocate), default=0)
         self.groups = np.full((len(problem.colocate), widest + 1), -1, dtype=np.int64)
@@ -148,9 +156,14 @@ class LocalSearch:
             if not problem.min_stages <= stages <= self.most:
                 continue
             dictated = problem.placement_for(stages)
-            placements = [dictated] if dictated else [
-                tuple(family_device(family, stage, devices) for stage in range(stages)) for family in ("interleaved", "wave")
-            ]
+            placements = (
+                [dictated]
+                if dictated
+                else [
+                    tuple(family_device(family, stage, devices) for stage in range(stages))
+                    for family in ("interleaved", "wave")
+                ]
+            )
             for placement in dict.fromkeys(placements):
                 for rule in (balanced, uniform) if stages == devices else (balanced,):
                     layout = Layout(rule(problem, stages), placement)

@@ -14,21 +14,33 @@ from numba import njit
 from octocp.search.evaluator import NEVER, Floats, Ints, latest_span, simulate
 
 # Indices into `shape`: the constants of a problem.
-S_UNITS, S_DEVICES, S_MICROBATCHES, S_KINDS, S_LEAST, S_MOST, S_HELD, S_FREE_CUTS, S_FAMILY, S_LIMITED, S_SPAN = range(11)
+(
+    S_UNITS,
+    S_DEVICES,
+    S_MICROBATCHES,
+    S_KINDS,
+    S_LEAST,
+    S_MOST,
+    S_HELD,
+    S_FREE_CUTS,
+    S_FAMILY,
+    S_LIMITED,
+    S_SPAN,
+) = range(11)
 SHAPE = 11
 FREE, CYCLIC, WAVE, FIXED = 0, 1, 2, 3
 IMPOSSIBLE = NEVER
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def family_device(family: int, stage: int, devices: int) -> int:
     """Return the device of a stage in the cyclic or the wave family."""
     block, rest = stage // devices, stage % devices
     return devices - 1 - rest if family == WAVE and block % 2 == 1 else rest
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def score(  # noqa: PLR0912
+@njit(cache=True, nogil=True)
+def score(
     shape: Ints,
     edges: Ints,
     prefix: Ints,
@@ -123,10 +135,8 @@ def score(  # noqa: PLR0912
     return value
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def mutate(  # noqa: PLR0912, PLR0915
-    shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, rules: Floats
-) -> int:
+@njit(cache=True, nogil=True)
+def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, rules: Floats) -> int:
     """Change a state at random, in place; return the new number of stages, or -1 where the move does not apply."""
     devices, kinds = shape[S_DEVICES], shape[S_KINDS]
     move = np.random.randint(0, 100)
@@ -214,7 +224,7 @@ def mutate(  # noqa: PLR0912, PLR0915
     return stages
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def copy_state(
     stages: int,
     kinds: int,
@@ -238,7 +248,7 @@ def copy_state(
         to_rules[rule] = rules[rule]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def anneal(
     shape: Ints,
     edges: Ints,
@@ -316,6 +326,17 @@ def anneal(
             copy_state(trial, kinds, cuts, place, priority, rules, now_cuts, now_place, now_priority, now_rules)
             if reached < best:
                 best, best_stages = reached, trial
-                copy_state(trial, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules)
+                copy_state(
+                    trial,
+                    kinds,
+                    cuts,
+                    place,
+                    priority,
+                    rules,
+                    best_cuts,
+                    best_place,
+                    best_priority,
+                    best_rules,
+                )
     copy_state(best_stages, kinds, best_cuts, best_place, best_priority, best_rules, cuts, place, priority, rules)
     return best, best_stages

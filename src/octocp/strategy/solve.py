@@ -90,7 +90,12 @@ def solve_problem(
 
 
 def _search(
-    problem: Problem, progress: Progress, workers: int, seed: int, without: Collection[str], phases: Collection[str]
+    problem: Problem,
+    progress: Progress,
+    workers: int,
+    seed: int,
+    without: Collection[str],
+    phases: Collection[str],
 ) -> None:
     progress.enter("bounds")
     for bound in all_bounds(problem):
@@ -203,7 +208,13 @@ def _local_search(problem: Problem, progress: Progress, seed: int, seconds: floa
     from octocp.search.local import search
 
     progress.enter("local search")
-    search(problem, progress, min(seconds, progress.left), seed + len(progress.trace), MOST_CHUNKS * problem.n_devices)
+    search(
+        problem,
+        progress,
+        min(seconds, progress.left),
+        seed + len(progress.trace),
+        MOST_CHUNKS * problem.n_devices,
+    )
 
 
 def _joint(
@@ -224,12 +235,19 @@ def _joint(
     scope = "" if whole else f" with {most} stages"
     progress.enter("joint model" + scope)
     build = build_joint(
-        problem, incumbent=progress.schedule, stages=(least, most), lower=progress.bound.value, without=without
+        problem,
+        incumbent=progress.schedule,
+        stages=(least, most),
+        lower=progress.bound.value,
+        without=without,
     )
 
     def proven(value: int) -> None:
         if whole:
             progress.prove(Bound("joint model", value, "CP-SAT on the whole instance"))
+
+    def offered(schedule: Schedule) -> None:
+        progress.offer(schedule)
 
     outcome = run(
         build,
@@ -237,7 +255,7 @@ def _joint(
         workers=workers,
         seed=seed,
         stopped=lambda: progress.stop.is_set() or (until is not None and until.is_set()),
-        on_solution=lambda schedule: progress.offer(schedule) and None,
+        on_solution=offered,
         on_bound=proven,
         gap=progress.gap,
     )

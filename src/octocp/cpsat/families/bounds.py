@@ -6,7 +6,7 @@ The proofs are those of `octocp.bounds`, with the stages' own variables in place
 from __future__ import annotations
 
 from octocp.bounds import best_bound
-from octocp.cpsat.build import Build, Linear, limits
+from octocp.cpsat.build import Build, KnownPlan, Linear, limits
 from octocp.cpsat.families.symmetry import uses
 from octocp.problem import B, F, W
 
@@ -31,11 +31,9 @@ def loads(build: Build) -> None:
                 elif isinstance(ticks, int):
                     share = ticks * here
                 else:
-
-                    def known(plan, k=kind, s=stage, d=device) -> int:  # type: ignore[no-untyped-def]
-                        return int(plan.duration(k, s)) if plan.on(s, d) else 0
-
-                    share = build.integer(0, most, f"share {'FBW'[kind]}{stage} of {device}", known)
+                    share = build.integer(
+                        0, most, f"share {'FBW'[kind]}{stage} of {device}", KnownPlan.share, kind, stage, device
+                    )
                     build.model.add(share <= most * here)
                     shares.append(share)
                 build.load[kind, stage, device] = share

@@ -34,7 +34,9 @@ def memory(build: Build) -> None:
                     if isinstance(here, int):
                         intervals.append(build.model.new_interval_var(start, size, end, name))
                     else:
-                        intervals.append(build.model.new_optional_interval_var(start, size, end, here, f"{name} on {device}"))
+                        intervals.append(
+                            build.model.new_optional_interval_var(start, size, end, here, f"{name} on {device}")
+                        )
                     sizes.append(demand)
         if intervals:
             build.model.add_cumulative(intervals, sizes, capacity)
@@ -69,13 +71,9 @@ def _held(build: Build, size: Linear, stage: int, device: int) -> Linear:
     if build.problem.family != "free" or build.problem.n_devices == 1:
         return size  # an inactive slot holds nothing anyway
     _, most = limits(size)
-    held = build.integer(0, most, f"static {stage} on {device}", lambda plan: _known_static(plan, stage, device))
+    held = build.integer(0, most, f"static {stage} on {device}", KnownPlan.static_on, stage, device)
     build.model.add(held >= size - most * (1 - here))
     return held
-
-
-def _known_static(plan: KnownPlan, stage: int, device: int) -> int:
-    return sum(plan.problem.static[plan.cut[stage] : plan.cut[stage + 1]]) if plan.on(stage, device) else 0
 
 
 def _capacity(build: Build, cap: int, held: list[Linear], device: int) -> Linear:
@@ -85,10 +83,7 @@ def _capacity(build: Build, cap: int, held: list[Linear], device: int) -> Linear
             build.model.add_bool_or([])
         return max(left, 0)
 
-    def known(plan: KnownPlan) -> int:
-        return cap - sum(_known_static(plan, stage, device) for stage in plan.stages_on(device))
-
-    capacity = build.integer(0, cap, f"capacity {device}", known)
+    capacity = build.integer(0, cap, f"capacity {device}", KnownPlan.capacity_left, device)
     build.model.add(capacity + sum(held) == cap)
     return capacity
 
@@ -101,12 +96,9 @@ def _lives(build: Build, first: int, last: int) -> list[list[tuple[Linear, Linea
         for m in build.microbatches:
             begin = build.start[F][stage][m] if first == F else build.end[first][stage][m]
             end = build.end[last][stage][m]
-
-            def known(plan: KnownPlan, s: int = stage, m: int = m) -> int:
-                begins = plan.start(F, s, m) if first == F else plan.end(first, s, m)
-                return plan.end(last, s, m) - begins
-
-            size = build.integer(0, build.horizon, f"{'FB'[first]} to {'FBW'[last]} {stage},{m}", known)
+            size = build.integer(
+                0, build.horizon, f"{'FB'[first]} to {'FBW'[last]} {stage},{m}", KnownPlan.stay, first, last, stage, m
+            )
             build.model.add(begin + size == end)
             row.append((begin, size, end, f"stay {'FB'[first]}{stage},{m}"))
         lives.append(row)
@@ -126,7 +118,9 @@ def in_flight(build: Build) -> None:
             continue
         static, activation, _ = problem.stage_memory(*build.fixed_cuts[stage : stage + 2])
         caps = [
-            cap for cap, here in zip(problem.capacity, build.on[stage], strict=True) if not (isinstance(here, int) and not here)
+            cap
+            for cap, here in zip(problem.capacity, build.on[stage], strict=True)
+            if not (isinstance(here, int) and not here)
         ]
         if not activation or any(cap is None for cap in caps):
             continue

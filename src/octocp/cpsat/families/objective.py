@@ -14,7 +14,10 @@ def objective(build: Build) -> None:
     """
     spans = build.problem.objective == "span"
     value = build.integer(
-        build.lower, build.upper, "objective", lambda plan: plan.schedule.span if spans else plan.schedule.makespan
+        build.lower,
+        build.upper,
+        "objective",
+        KnownPlan.value,
     )
     build.objective = value
     if spans:
@@ -35,15 +38,8 @@ def _makespan(build: Build, value: Linear) -> None:
 
 def _span(build: Build, value: Linear) -> None:
     for device in build.devices:
-
-        def known_first(plan: KnownPlan, d: int = device) -> int:
-            return int(plan.schedule.start[F, plan.stages_on(d)].min())
-
-        def known_last(plan: KnownPlan, d: int = device) -> int:
-            return int(plan.schedule.end[:, plan.stages_on(d)].max())
-
-        first = build.integer(0, build.horizon, f"first start on {device}", known_first)
-        last = build.integer(0, build.horizon, f"last end on {device}", known_last)
+        first = build.integer(0, build.horizon, f"first start on {device}", KnownPlan.first_start, device)
+        last = build.integer(0, build.horizon, f"last end on {device}", KnownPlan.last_end, device)
         build.model.add(value >= last - first)
         final = W if build.problem.split else B
         for stage in build.stages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octocp.cpsat.build import Build, Linear, limits
+from octocp.cpsat.build import Build, KnownPlan, Linear, limits
 from octocp.problem import B, F, W
 
 
@@ -18,12 +18,12 @@ def ops(build: Build) -> None:
             for microbatch in build.microbatches:
                 name = f"{'FBW'[kind]}{stage},{microbatch}"
                 key = (kind, stage, microbatch)
-                start = build.integer(0, build.horizon - low, f"start {name}", lambda plan, k=key: plan.start(*k))  # type: ignore[misc]
+                start = build.integer(0, build.horizon - low, f"start {name}", KnownPlan.start, *key)
                 start_row.append(start)
                 if isinstance(ticks, int):
                     end_row.append(start + ticks)
                     continue
-                end = build.integer(low, build.horizon, f"end {name}", lambda plan, k=key: plan.end(*k))  # type: ignore[misc]
+                end = build.integer(low, build.horizon, f"end {name}", KnownPlan.end, *key)
                 build.model.add(end == start + ticks)
                 end_row.append(end)
             starts.append(start_row)

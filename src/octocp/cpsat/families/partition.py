@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import lcm
 
-from octocp.cpsat.build import Build, Linear
+from octocp.cpsat.build import Build, KnownPlan, Linear
 
 
 def cuts(build: Build) -> None:
@@ -30,7 +30,7 @@ def cuts(build: Build) -> None:
         if stage == slots or unit < stage:
             return 0
         begin = units[unit][0]
-        return build.literal(f"layer {begin} at or after stage {stage}", lambda plan: plan.cut[stage] <= begin)
+        return build.literal(f"layer {begin} at or after stage {stage}", KnownPlan.at_or_after, stage, begin)
 
     after = [[variable(stage, unit) for unit in range(len(units))] for stage in range(slots + 1)]
     for stage, row in enumerate(after):
@@ -48,13 +48,13 @@ def cuts(build: Build) -> None:
 def _plain_cuts(build: Build) -> None:
     slots, least, layers = build.slots, build.least_stages, build.problem.n_layers
     build.active = [
-        1 if stage < least else build.literal(f"stage {stage} active", lambda plan, s=stage: plan.active(s))  # type: ignore[misc]
+        1 if stage < least else build.literal(f"stage {stage} active", KnownPlan.active, stage)
         for stage in range(slots)
     ]
     build.cut = [0]
     for stage in range(1, slots):
         latest = layers - (least - stage) if stage < least else layers
-        build.cut.append(build.integer(stage, latest, f"cut {stage}", lambda plan, s=stage: plan.cut[s]))  # type: ignore[misc]
+        build.cut.append(build.integer(stage, latest, f"cut {stage}", KnownPlan.cut_at, stage))
     build.cut.append(layers)
     for stage in range(slots):
         build.model.add(build.cut[stage + 1] >= build.cut[stage] + build.active[stage])
@@ -96,7 +96,7 @@ def durations(build: Build) -> None:
                 row.append(problem.duration(kind, *build.fixed_cuts[stage : stage + 2]))
                 continue
             low, high = _range(build, kind, stage)
-            ticks = build.integer(low, high, f"{'FBW'[kind]}{stage} ticks", lambda plan, k=kind, s=stage: plan.duration(k, s))  # type: ignore[misc]
+            ticks = build.integer(low, high, f"{'FBW'[kind]}{stage} ticks", KnownPlan.duration, kind, stage)
             layer_sum = build.over_stage(problem.layer_ticks[kind], stage)
             exact = int(scale * common) * layer_sum + int(overhead * common) * build.active[stage]
             if common == 1:
@@ -125,5 +125,3 @@ def _range(build: Build, kind: int, stage: int) -> tuple[int, int]:
         low = 0
     most = build.horizon // problem.n_microbatches
     return min(low, most), max(min(low, most), min(high, most))
-
-

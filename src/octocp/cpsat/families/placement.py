@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octocp.cpsat.build import Build, Linear, total
+from octocp.cpsat.build import Build, KnownPlan, Linear, total
 from octocp.problem import family_device
 
 
@@ -16,7 +16,7 @@ def presence(build: Build) -> None:
         row: list[Linear] = []
         for device in build.devices:
             if problem.family == "free" and problem.n_devices > 1:
-                row.append(build.literal(f"stage {stage} on {device}", lambda plan, s=stage, d=device: plan.on(s, d)))  # type: ignore[misc]
+                row.append(build.literal(f"stage {stage} on {device}", KnownPlan.on, stage, device))
             else:
                 here = _dictated(build, stage) == device
                 row.append(build.active[stage] if here else 0)
@@ -49,9 +49,8 @@ def colocate(build: Build) -> None:
         return
     devices_of: dict[int, list[Linear]] = {}
     for layer in sorted({layer for group in problem.colocate for layer in group}):
-        row = [
-            build.literal(f"layer {layer} on {d}", lambda plan, a=layer, d=d: plan.schedule.layout.device_of_layer(a) == d)  # type: ignore[misc]
-            for d in build.devices
+        row: list[Linear] = [
+            build.literal(f"layer {layer} on {d}", KnownPlan.layer_on, layer, d) for d in build.devices
         ]
         model.add_exactly_one(row)
         devices_of[layer] = row
@@ -74,7 +73,7 @@ def _layer_in_stage(build: Build, layer: int, stage: int) -> Linear:
     here, later = build.layer_at_or_after[stage][layer], build.layer_at_or_after[stage + 1][layer]
     if isinstance(later, int) and later == 0:
         return here
-    inside = build.literal(f"layer {layer} in stage {stage}", lambda plan: plan.cut[stage] <= layer < plan.cut[stage + 1])
+    inside = build.literal(f"layer {layer} in stage {stage}", KnownPlan.inside, stage, layer)
     build.model.add(inside == here - later)
     return inside
 
@@ -98,29 +97,24 @@ def transfers(build: Build) -> None:
             continue
         classes = sorted({link for row in problem.link_class for link in row})
         high = max(max(problem.delay_ticks[link][0]) for link in classes)
-        ticks = build.integer(0, high, f"transfer {stage}", lambda plan, s=stage: _known(plan, s))  # type: ignore[misc]
+        ticks = build.integer(0, high, f"transfer {stage}", KnownPlan.transfer, stage)
         build.transfer.append(ticks)
-        together: list[Linear] = []
+        active = _real(build.active[stage])
+        nearer: Linear = 0
         for link in classes:
-            active = _real(build.active[stage])
-            nearer: Linear = 0
-            for link in classes:
-                # Groups of devices whose mutual links are of this class or a nearer one.
-                groups = _groups(build, link)
-                within: Linear = 1
-                if len(groups) > 1:
-                    within = build.literal(
-                        f"stage {stage} within class {link}",
-                        lambda plan, s=stage, c=link: _link(plan, s) <= c,  # type: ignore[misc]
-                    )
-                    for group in groups:
-                        leaves, enters = total((1, before[d]) for d in group), total((1, here[d]) for d in group)
-                        model.add(leaves == enters).only_enforce_if(within, *active)
-                        model.add(leaves + enters <= 1).only_enforce_if(~within, *active)
-                if link:
-                    exactly = [~nearer, *_real(within), *active]
-                    model.add(ticks >= build_delay(build, stage, link)).only_enforce_if(exactly)
-                nearer = within
+            # Groups of devices whose mutual links are of this class or a nearer one.
+            groups = _groups(build, link)
+            within: Linear = 1
+            if len(groups) > 1:
+                within = build.literal(f"stage {stage} within class {link}", KnownPlan.within, stage, link)
+                for group in groups:
+                    leaves, enters = total((1, before[d]) for d in group), total((1, here[d]) for d in group)
+                    model.add(leaves == enters).only_enforce_if(within, *active)
+                    model.add(leaves + enters <= 1).only_enforce_if(~within, *active)
+            if link:
+                exactly = [~nearer, *_real(within), *active]
+                model.add(ticks >= _delay(build, stage, link)).only_enforce_if(exactly)
+            nearer = within
 
 
 def _real(literal: Linear) -> list[Linear]:
@@ -139,7 +133,7 @@ def _groups(build: Build, link: int) -> list[list[int]]:
     return groups
 
 
-def build_delay(build: Build, stage: int, link: int) -> Linear:
+def _delay(build: Build, stage: int, link: int) -> Linear:
     """Return the ticks over the boundary before a stage on links of a class, linear in the cut."""
     per_boundary = build.problem.delay_ticks[link][0]
     if build.fixed_cuts is not None:
@@ -154,20 +148,10 @@ def build_delay(build: Build, stage: int, link: int) -> Linear:
 def _ticks(build: Build, stage: int, link: int) -> Linear:
     if link == 0:
         return 0
-    delay = build_delay(build, stage, link)
+    delay = _delay(build, stage, link)
     if isinstance(delay, int):
         return delay
     per_boundary = build.problem.delay_ticks[link][0]
-    ticks = build.integer(0, max(per_boundary), f"transfer {stage}", lambda plan: _known(plan, stage))
+    ticks = build.integer(0, max(per_boundary), f"transfer {stage}", KnownPlan.transfer, stage)
     build.model.add(ticks == delay)
     return ticks
-
-
-def _link(plan, stage: int) -> int:  # type: ignore[no-untyped-def]
-    """Return the link class into a stage of a known plan."""
-    before, here = plan.device[stage - 1], plan.device[stage]
-    return 0 if here is None else int(plan.problem.link_class[before][here])
-
-
-def _known(plan, stage: int) -> int:  # type: ignore[no-untyped-def]
-    return 0 if not plan.active(stage) else int(plan.problem.delay_ticks[_link(plan, stage)][0][plan.cut[stage]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octocp.cpsat.build import Build
+from octocp.cpsat.build import Build, KnownPlan, Linear
 from octocp.problem import F
 
 
@@ -35,7 +35,7 @@ def uses(build: Build) -> None:
     if build.used:
         return
     for stage in build.stages:
-        row = []
+        row: list[Linear] = []
         for device in build.devices:
             here = build.on[stage][device]
             before = build.used[stage - 1][device] if stage else 0
@@ -45,7 +45,7 @@ def uses(build: Build) -> None:
             if isinstance(here, int):
                 row.append(1 if here else before)
                 continue
-            literal = build.literal(f"{device} used by {stage}", lambda plan, s=stage, d=device: plan.used(s, d))  # type: ignore[misc]
+            literal = build.literal(f"{device} used by {stage}", KnownPlan.used, stage, device)
             build.model.add_implication(before, literal)
             build.model.add_implication(here, literal)
             build.model.add_bool_or([before, here, ~literal])

@@ -43,8 +43,7 @@ def export(plan: Plan) -> bytes:
     axes.set_xlim(0, scene.width)
     axes.set_ylim(scene.height, 0)
     corners = [
-        [(b.x, b.y), (b.x + b.width, b.y), (b.x + b.width, b.y + b.height), (b.x, b.y + b.height)]
-        for b in scene.boxes
+        [(b.x, b.y), (b.x + b.width, b.y), (b.x + b.width, b.y + b.height), (b.x, b.y + b.height)] for b in scene.boxes
     ]
     axes.add_collection(
         PolyCollection(corners, facecolors=[box.fill for box in scene.boxes], linewidths=0), autolim=False
