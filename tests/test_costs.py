@@ -395,8 +395,38 @@ def test_too_many_ticks():
     assert caught.value.place == "tick_us"
 
 
-def test_the_largest_sizes_stay_exact():
-    """A petabyte beside a byte's thousandth: units of 10^-12 GB, numbers beyond 64 bits nowhere rounded."""
-    given = sized((1e6, 0, 0), (1e-12, 0, 0), memory=1e6)
-    assert given.static == (10**18, 1)
-    assert given.capacity == (10**18,)
+def test_too_many_digits_of_overhead():
+    """Scaled by the denominator, the step's ticks would leave 64 bits."""
+    with pytest.raises(InputError, match="too many digits") as caught:
+        problem([(3.6e6, 1, 1)] * 2, op_overhead_us=0.00123456789)
+    assert caught.value.place == "training.op_overhead_us"
+
+
+def test_sizes_too_far_apart():
+    """A petabyte beside a byte's thousandth: 18 digits, and no unit that tells both."""
+    with pytest.raises(InputError, match="sizes too far apart") as caught:
+        sized((1e6, 0, 0), (1e-12, 0, 0), memory=1e6)
+    assert caught.value.place == "model.kinds"
+
+
+def test_the_largest_sizes_with_few_digits_stay_exact():
+    given = sized((1e6, 0.1, 0), (0.3, 0, 0), memory=1e6)
+    assert given.static == (10**7, 3)
+    assert given.activation[0] == (1, 0)
+    assert given.capacity == (10**7,)
+
+
+def test_many_digits_on_large_sizes_coarsen_the_unit():
+    """All sizes together fit in 58 bits, each rounded up, and a limit beyond them is cut there."""
+    given = sized((123456.789012345, 234567.890123456, 0), memory=1e6)
+    unit = given.memory_unit_gb
+    assert Fraction(1, 10**12) < unit < Fraction(1, 10**6)
+    assert given.static[0] - 1 < Fraction("123456.789012345") / unit <= given.static[0]
+    assert given.static[0] + 2 * given.activation[0][0] <= 2**58
+    assert given.capacity[0] <= 2**58
+
+
+def test_a_limit_larger_than_everything_limits_nothing():
+    kinds = {"a": {"ms": (1, 1, 1), "static_gb": 1e-12}}
+    given = problem("aa", kinds, memory=1e6)
+    assert sum(given.static) < given.capacity[0] <= 2**58

@@ -6,10 +6,11 @@ arithmetic; a fused B is rounded B plus rounded W), then summed over the stage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
-from math import gcd
+from math import ceil, gcd
 
 from octocp.errors import InfeasibleError, InputError, UnsupportedError
 from octocp.problem import Family, Problem
@@ -17,7 +18,12 @@ from octocp.schema import Device, Instance, Link, LinkByNode
 
 MAX_HORIZON = 2**53
 MAX_OPS = 2_000_000
+# CP-SAT wants the sum of all domains in 64 bits; these leave room for every variable that has one of either.
+MAX_TICKS_TIMES_OPS = 2**59
+MAX_UNITS_TIMES_PLACES = 2**58
 MEMORY_DIGITS = 12
+# Where sizes are rounded to a coarse unit: peaks stay true to the checker's 10^-6.
+LEAST_UNITS = 2_000_000
 
 
 def build_problem(instance: Instance) -> Problem:
@@ -28,7 +34,7 @@ def build_problem(instance: Instance) -> Problem:
     UnsupportedError
         Unequal devices or microbatches, or recomputation: in the format, not in this version.
     InputError
-        Numbers too large for the time grid.
+        Numbers too large for the time grid, or too far apart.
     InfeasibleError
         Fewer indivisible runs of layers than devices or stages.
     """
@@ -49,15 +55,18 @@ def build_problem(instance: Instance) -> Problem:
         device.speed: tuple(length / Fraction(_decimal(device.speed)) for length in lengths) for device in devices
     }
     link_class, delay_ticks = _links(instance, devices, [kind.output_mb for kind in kinds], lengths, tick)
-    unit = _memory_unit(instance)
+    cuttable = _cuttable(len(kinds), instance.stages.keep_together)
+    min_stages, max_stages, max_per_device = _stage_limits(instance, sum(cuttable[:-1]), len(devices))
+    most_units = MAX_UNITS_TIMES_PLACES // (max_stages * len(devices))
+    unit = _memory_unit(instance, most_units)
     static = tuple(_memory(kind.static_gb, unit) for kind in kinds)
     activation = _by_length([kind.activation_gb for kind in kinds], lengths, unit)
     weight_activation = _by_length([kind.weight_activation_gb for kind in kinds], lengths, unit)
+    # All sizes together are at most `most_units`: a limit above that limits nothing.
     capacity = tuple(
-        None if device.memory_gb is None else int(Fraction(_decimal(device.memory_gb)) / unit) for device in devices
+        None if device.memory_gb is None else min(most_units, int(Fraction(_decimal(device.memory_gb)) / unit))
+        for device in devices
     )
-    cuttable = _cuttable(len(kinds), instance.stages.keep_together)
-    min_stages, max_stages, max_per_device = _stage_limits(instance, sum(cuttable[:-1]), len(devices))
     placement = instance.stages.placement
     family: Family = "fixed" if isinstance(placement, list) else placement
     problem = Problem(
@@ -119,11 +128,22 @@ def _refuse_oversize(problem: Problem, instance: Instance) -> None:
             place="microbatches",
             right="fewer microbatches or stages",
         )
-    if problem.serial_ticks > MAX_HORIZON:
+    ops = problem.max_stages * problem.n_microbatches * len(problem.kinds)
+    horizon = min(MAX_HORIZON, MAX_TICKS_TIMES_OPS // min(ops, MAX_OPS))
+    if problem.serial_ticks > horizon:
         raise InputError(
-            f"the step takes up to {problem.serial_ticks:.3g} ticks; at most {MAX_HORIZON:.3g}",
+            f"the step takes up to {problem.serial_ticks:.3g} ticks; at most {horizon:.3g}",
             place="tick_us",
             right=f"a coarser grid than {instance.tick_us:g} us",
+        )
+    # Rounding up after scaling is exact in whole numbers: ticks x this.
+    common = problem.scale[0][0].denominator * problem.overhead.denominator
+    if problem.serial_ticks * common > MAX_TICKS_TIMES_OPS:
+        raise InputError(
+            f"relative length over speed is {problem.scale[0][0]} and the overhead {problem.overhead} ticks: "
+            "too many digits",
+            place="training.op_overhead_us" if problem.scale[0][0].denominator == 1 else "microbatches",
+            right="fewer digits, or a coarser grid",
         )
 
 
@@ -168,25 +188,42 @@ def _delays(link: Link, output_mb: Sequence[float], length: Fraction, tick: Frac
     return (*made, 0)
 
 
-def _memory_unit(instance: Instance) -> Fraction:
+def _memory_unit(instance: Instance, most_units: int) -> Fraction:
     """Return the largest unit in which all sizes are whole numbers, down to 10^-12 GB.
 
     Small numbers keep the cumulative constraints small. Sizes with more digits are rounded up to
-    the unit and limits down, so that a plan that fits in units fits in gigabytes.
+    the unit and limits down, so that a plan that fits in units fits in gigabytes. So they are where the sum
+    of everything that could ever be held would pass `most_units`: the unit is then as coarse as that asks.
     """
     model = instance.model.flattened(instance.profile)
-    used = [model.kinds[kind] for kind in dict.fromkeys(model.layer_kinds())]
-    lengths = set(instance.lengths())
-    sizes = {Fraction(_decimal(kind.static_gb)) for kind in used}
-    for kind in used:
-        for size in (kind.activation_gb, kind.weight_activation_gb):
-            sizes |= {Fraction(_decimal(size)) * Fraction(_decimal(length)) for length in lengths}
+    layers = model.layer_kinds()
+    counts = Counter(layers)
+    lengths = Counter(instance.lengths())
+    held: Counter[Fraction] = Counter()  # size: how often it could be held at once
+    for name, times in counts.items():
+        kind = model.kinds[name]
+        held[Fraction(_decimal(kind.static_gb))] += times
+        for gigabytes in (kind.activation_gb, kind.weight_activation_gb):
+            for length, microbatches in lengths.items():
+                held[Fraction(_decimal(gigabytes)) * Fraction(_decimal(length))] += times * microbatches
+    del held[Fraction(0)]
+    if not held:
+        return Fraction(1)
     finest = 10**MEMORY_DIGITS
-    scaled = [-int(-(size * finest) // 1) for size in sizes if size]
-    common = 0
-    for value in scaled:
-        common = gcd(common, value)
-    return Fraction(common or finest, finest)
+    unit = Fraction(gcd(*(ceil(size * finest) for size in held)), finest)
+    # Rounding up adds less than one unit a number.
+    room = most_units - held.total()
+    total = sum((size * times for size, times in held.items()), Fraction(0))
+    if total <= room * unit:
+        return unit
+    unit = Fraction(ceil(total * finest / room), finest) if room > 0 else total
+    if min(held) < LEAST_UNITS * unit:
+        raise InputError(
+            f"sizes too far apart: from {float(min(held)):.6g} GB to {float(total):.6g} GB in all, to the last digit",
+            place="model.kinds",
+            right="sizes rounded to a few digits",
+        )
+    return unit
 
 
 def _memory(gigabytes: float, unit: Fraction) -> int:

@@ -33,7 +33,8 @@ def build_joint(
     lower : int, optional
         A proven bound in ticks; by default the best analytic one.
     without : collection of str
-        Names of families to leave out (`octocp.cpsat.families.FAMILIES`).
+        Names of families to leave out (`octocp.cpsat.families.FAMILIES`); a ValueError for unknown ones and
+        for those that define the variables.
 
     Returns
     -------
@@ -43,6 +44,9 @@ def build_joint(
     unknown = set(without) - {family.name for family in FAMILIES}
     if unknown:
         raise ValueError(f"unknown families: {', '.join(sorted(unknown))}")
+    needed = sorted({family.name for family in FAMILIES if family.role == "definition"} & set(without))
+    if needed:
+        raise ValueError(f"cannot be left out, others are built on them: {', '.join(needed)}")
     least, most = stages or (problem.min_stages, problem.max_stages)
     upper = incumbent.value if incumbent is not None else problem.serial_ticks
     bound = best_bound(problem).value if lower is None else lower
@@ -54,6 +58,8 @@ def build_joint(
         lower=0 if "analytic" in without and lower is None else min(bound, upper),
         upper=upper,
     )
+    if "transfers" in without:
+        build.transfer = [0] * build.slots
     for family in FAMILIES:
         if family.name not in without:
             family.add(build)

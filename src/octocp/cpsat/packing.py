@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 from octocp.cpsat.build import Build, Linear
 from octocp.cpsat.families import partition, placement
 from octocp.cpsat.families.symmetry import first_use
-from octocp.problem import Problem
+from octocp.problem import B, F, Problem
 from octocp.schedule import Layout
 
 
@@ -108,7 +108,9 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
     )
     if excess <= 0:
         return Packing("fits", layout)
-    proven = status == cp_model.OPTIMAL and not balance
+    # Where F and B of the last stage take no time, its activation may never be held.
+    takes_time = any(problem.duration(kind, *problem.units[-1]) for kind in (F, B))
+    proven = status == cp_model.OPTIMAL and not balance and takes_time
     return Packing("impossible" if proven else "unknown", layout, device, needs[device], cap)
 
 

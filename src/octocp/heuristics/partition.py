@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from math import inf
 
 from octocp.problem import Problem
 
@@ -34,28 +36,49 @@ def balanced(problem: Problem, stages: int) -> Bounds:
         return problem.fixed_bounds
     edges = [begin for begin, _ in problem.units] + [problem.n_layers]
     totals = [sum(prefix[edge] for prefix in problem.prefix_ticks) for edge in edges]
-    count = len(edges) - 1
-    unreachable = (float("inf"), float("inf"))
-    best: list[tuple[float, float]] = [(0, 0)] + [unreachable] * count
+    return tuple(edges[cut] for cut in _even_cuts(totals, stages, _least_maximum(totals, stages)))
+
+
+def _least_maximum(totals: Sequence[int], stages: int) -> int:
+    """Return the least cost of the costliest stage, by bisection; `totals` are prefix sums.
+
+    A limit that admits fewer stages admits more too: cutting a stage in two raises none.
+    """
+    low, high = max(end - begin for begin, end in pairwise(totals)), totals[-1]
+    while low < high:
+        limit = (low + high) // 2
+        reached = 0
+        for _ in range(stages):
+            reached = bisect_right(totals, totals[reached] + limit) - 1
+        if reached == len(totals) - 1:
+            high = limit
+        else:
+            low = limit + 1
+    return low
+
+
+def _even_cuts(totals: Sequence[int], stages: int, most: int) -> list[int]:
+    """Return the cuts with the least sum of squares among those whose stages cost at most `most`."""
+    count = len(totals) - 1
+    best: list[float] = [0] + [inf] * count
     choices: list[list[int]] = []
     for stage in range(1, stages + 1):
-        following = [unreachable] * (count + 1)
+        following: list[float] = [inf] * (count + 1)
         choice = [0] * (count + 1)
         for end in range(stage, count - (stages - stage) + 1):
             for begin in range(end - 1, stage - 2, -1):
                 cost = totals[end] - totals[begin]
-                if cost > following[end][0]:
+                if cost > most:
                     break
-                most, squares = best[begin]
-                candidate = (max(most, cost), squares + cost * cost)
-                if candidate < following[end]:
-                    following[end], choice[end] = candidate, begin
+                squares = best[begin] + cost * cost
+                if squares < following[end]:
+                    following[end], choice[end] = squares, begin
         best = following
         choices.append(choice)
     cuts = [count]
     for choice in reversed(choices):
         cuts.append(choice[cuts[-1]])
-    return tuple(edges[cut] for cut in reversed(cuts))
+    return cuts[::-1]
 
 
 PARTITION_RULES: dict[str, Callable[[Problem, int], Bounds]] = {"uniform": uniform, "balanced": balanced}

@@ -2,10 +2,10 @@
 
 Each device, whenever it is free, runs the ready op of the highest priority; microbatches run in order within
 each (stage, kind). Two `patience` settings let it wait for a better op that is known to arrive soon.
-Memory is respected by admission: an F starts only if its activation fits *and* what remains free
-still admits the device's oldest unfinished microbatch. So the oldest microbatch of all can always go on, and no
-deadlock arises: its remaining Fs are reserved for on every device, B and W need nothing more, and
-each completion hands the reserve to the next microbatch.
+Memory is respected by admission: an F starts only if its activation fits, if what remains free still admits the
+device's oldest unfinished microbatch, and if the next one will find room once that is through. So the oldest
+microbatch of all can always go on, and no deadlock arises (docs/formulation.md). B and W need nothing more while
+no weight part exceeds its activation; where one does, the caller checks the finished schedule.
 
 Everything here is plain loops over integer arrays, for numba; `octocp.search.twin` is the readable twin.
 """
@@ -286,7 +286,17 @@ def _admits(
         other = member[position]
         if done[0, other] <= oldest and not (other == stage and microbatch == oldest):
             need += activation[other]
-    return bool(need <= room[device])
+    if need > room[device]:
+        return False
+    if microbatch <= oldest + 1:
+        return True
+    # Once the oldest is through, the next one must find room too, beside the younger ones begun by then.
+    later = 0
+    for position in range(first_member[device], first_member[device + 1]):
+        other = member[position]
+        begun = done[0, other] + (1 if other == stage else 0)
+        later += activation[other] * (1 + max(0, begun - max(oldest + 2, done[1, other])))
+    return bool(later <= room[device])
 
 
 @njit(cache=True, nogil=True)

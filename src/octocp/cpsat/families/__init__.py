@@ -1,7 +1,8 @@
 """Every constraint family of the joint model, in one list, in the order in which they are built.
 
-``core`` families define the problem; dropping one gives a relaxation, whose bounds stay valid. ``redundant`` and
-``symmetry`` families change no optimum: each may be switched off for ablation and cross-checks.
+``definition`` families make the variables that the others use; none can be left out. Dropping a ``core`` family
+gives a relaxation, whose bounds stay valid. ``redundant`` and ``symmetry`` families change no optimum: each may be
+switched off for ablation and cross-checks.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ class Family:
     """One constraint family: a function that adds it to a model."""
 
     name: str
-    role: Literal["core", "redundant", "symmetry"]
+    role: Literal["definition", "core", "redundant", "symmetry"]
     add: Callable[[Build], None]
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("cuts", "core", partition.cuts),
-    Family("durations", "core", partition.durations),
-    Family("presence", "core", placement.presence),
+    Family("cuts", "definition", partition.cuts),
+    Family("durations", "definition", partition.durations),
+    Family("presence", "definition", placement.presence),
     Family("colocate", "core", placement.colocate),
     Family("transfers", "core", placement.transfers),
-    Family("ops", "core", ordering.ops),
+    Family("ops", "definition", ordering.ops),
     Family("precedence", "core", ordering.precedence),
     Family("no-overlap", "core", ordering.no_overlap),
     Family("memory", "core", memory.memory),
-    Family("objective", "core", objective.objective),
+    Family("objective", "definition", objective.objective),
     Family("fifo", "symmetry", symmetry.fifo),
     Family("origin", "symmetry", symmetry.origin),
     Family("device-symmetry", "symmetry", symmetry.first_use),
