@@ -7,6 +7,7 @@ import pytest
 from octocp.bounds import all_bounds
 from octocp.checker import check_plan
 from octocp.costs import build_problem
+from octocp.cpsat.assignment import assignment_bound
 from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.joint import build_joint
 from octocp.cpsat.run import Outcome, run
@@ -70,7 +71,10 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
     expected = problem and optimum(problem)
     if problem is None or expected is None:
         return
-    for bound in all_bounds(problem):
+    found = all_bounds(problem)
+    for upper in (None, expected.value):
+        found.append(assignment_bound(problem, known=found[0].value, upper=upper, seconds=10))
+    for bound in found:
         assert bound.value <= expected.value, bound
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import octocp
 from octocp import catalog
 from octocp.progress import Event
+from octocp.strategy import PHASES
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--label", default="cp-sat", help="name of the method in the rows")
-    parser.add_argument("--phases", default="heuristics,search,joint", help="phases to run, for ablation")
+    parser.add_argument("--phases", default=",".join(PHASES), help="phases to run, for ablation")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     out: Path = args.out or RESULTS / f"{args.suite}.jsonl"

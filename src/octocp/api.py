@@ -21,7 +21,7 @@ from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, SolveInfo
 from octocp.schema.files import load_instance, load_plan
 from octocp.schema.plan import TracePoint
-from octocp.strategy import Answer, solve_problem
+from octocp.strategy import PHASES, Answer, solve_problem
 
 DEFAULT_TIME_LIMIT = 60.0
 
@@ -81,7 +81,7 @@ def solve(
     gap: float = 0.0,
     on_event: Callable[[Event], None] | None = None,
     without: Collection[str] = (),
-    phases: Collection[str] = ("heuristics", "search", "joint"),
+    phases: Collection[str] = PHASES,
 ) -> SolveResult:
     """Plan an instance: partition, placement and ordering, with a bound.
 

@@ -23,8 +23,8 @@ P devices idle P t - e(t) and P t' - l(t') there, so
     P x makespan >= total work + (P t - e(t)) + (P t' - l(t')).
 
 Any t and t' give a valid bound. Overhead and rounding only lengthen ops: they are left out of
-both sides. Valid for the makespan; and for the span without W, where the two have the same optimum (every op lies in the
-window of stage 0's device, so the span is at least the makespan counted from the first start).
+both sides. Valid for the makespan; and for the span without W, where the two have the same optimum: every op lies in
+the window of stage 0's device, so the span is at least the makespan counted from the first start.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _idle(problem: Problem, way: _Direction) -> list[tuple[int, int, int]]:
     for begin, end in runs:
         times = _times(problem, way, begin, end)
         possible = _possible(problem, way, begin, end, times)
-        started = sum(np.maximum(times - head - (way.lead if head else 0), 0) for head in heads) if way.free == 0 else None
+        started = (
+            sum(np.maximum(times - head - (way.lead if head else 0), 0) for head in heads) if way.free == 0 else None
+        )
         if started is not None:
             possible = np.minimum(possible, started)
         idle = problem.n_devices * times - possible
@@ -150,4 +152,5 @@ def _released(progress: Numbers, done: Numbers, releases: Numbers) -> Numbers:
     """
     index = np.searchsorted(done, progress, side="left") - 1
     over = progress >= done[-1]
-    return np.where(over, releases[-1], releases[np.maximum(index, 0)])
+    released: Numbers = np.where(over, releases[-1], releases[np.maximum(index, 0)])
+    return released

@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 from octocp.cpsat.build import Build, Linear
 from octocp.cpsat.families import partition, placement
 from octocp.cpsat.families.symmetry import first_use
+from octocp.cpsat.run import new_solver, solve_model
 from octocp.problem import B, F, Problem
 from octocp.schedule import Layout
 
@@ -85,11 +86,8 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
         build.model.minimize(over * (sum(work) + 1) + most)
     else:
         build.model.minimize(over)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    status = solver.solve(build.model)
+    solver = new_solver(seconds=seconds, workers=1, seed=seed)
+    status = solve_model(build.model, solver)
     if status == cp_model.INFEASIBLE:
         return Packing("no layout")
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -52,28 +52,8 @@ class _Solutions(cp_model.CpSolverSolutionCallback):
         self._found(decode(self._build, self.value))
 
 
-def run(
-    build: Build,
-    *,
-    seconds: float,
-    workers: int,
-    seed: int,
-    stopped: Callable[[], bool] | None = None,
-    on_solution: Callable[[Schedule], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    gap: float = 0.0,
-    parameters: dict[str, Any] | None = None,
-) -> Outcome:
-    """Solve a model until it is closed, `seconds` have passed, or `stopped()` is true.
-
-    CP-SAT runs in a thread of its own, so that Ctrl-C reaches the caller at once; the search
-    ends either way.
-
-    Raises
-    ------
-    ModelError
-        The model is not valid.
-    """
+def new_solver(*, seconds: float, workers: int, seed: int, gap: float = 0.0) -> cp_model.CpSolver:
+    """Return a solver with the settings that every model of OctoCP uses."""
     solver = cp_model.CpSolver()
     settings = solver.parameters
     settings.max_time_in_seconds = max(seconds, 0.01)
@@ -82,25 +62,31 @@ def run(
     settings.catch_sigint_signal = False
     if gap:
         settings.relative_gap_limit = gap
-    for name, setting in (parameters or {}).items():
-        setattr(settings, name, setting)
-    began = time.monotonic()
-    best: list[Schedule] = []
+    return solver
 
-    def found(schedule: Schedule) -> None:
-        if not best or schedule.value < best[-1].value:
-            best.append(schedule)
-            if on_solution:
-                on_solution(schedule)
 
-    if on_bound:
-        solver.best_bound_callback = lambda bound: on_bound(max(build.lower, round(bound)))
+def solve_model(
+    model: cp_model.CpModel,
+    solver: cp_model.CpSolver,
+    *,
+    stopped: Callable[[], bool] | None = None,
+    callback: cp_model.CpSolverSolutionCallback | None = None,
+) -> Any:
+    """Solve a model in a thread of its own and return CP-SAT's status.
+
+    So Ctrl-C reaches the caller at once; the search ends either way.
+
+    Raises
+    ------
+    ModelError
+        The model is not valid.
+    """
     failure: list[BaseException] = []
     status: list[Any] = []
 
     def work() -> None:
         try:
-            status.append(solver.solve(build.model, _Solutions(build, found)))
+            status.append(solver.solve(model, callback))
         except BaseException as error:  # handed to the caller below
             failure.append(error)
 
@@ -117,13 +103,50 @@ def run(
         raise
     if failure:
         raise failure[0]
-    return _outcome(build, solver, status[0], best[-1] if best else None, time.monotonic() - began)
+    if status[0] == cp_model.MODEL_INVALID:
+        raise ModelError(f"CP-SAT calls the model invalid: {model.validate()}")
+    return status[0]
+
+
+def run(
+    build: Build,
+    *,
+    seconds: float,
+    workers: int,
+    seed: int,
+    stopped: Callable[[], bool] | None = None,
+    on_solution: Callable[[Schedule], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    gap: float = 0.0,
+    parameters: dict[str, Any] | None = None,
+) -> Outcome:
+    """Solve the joint model until it is closed, `seconds` have passed, or `stopped()` is true.
+
+    Raises
+    ------
+    ModelError
+        The model is not valid.
+    """
+    solver = new_solver(seconds=seconds, workers=workers, seed=seed, gap=gap)
+    for name, setting in (parameters or {}).items():
+        setattr(solver.parameters, name, setting)
+    began = time.monotonic()
+    best: list[Schedule] = []
+
+    def found(schedule: Schedule) -> None:
+        if not best or schedule.value < best[-1].value:
+            best.append(schedule)
+            if on_solution:
+                on_solution(schedule)
+
+    if on_bound:
+        solver.best_bound_callback = lambda bound: on_bound(max(build.lower, round(bound)))
+    status = solve_model(build.model, solver, stopped=stopped, callback=_Solutions(build, found))
+    return _outcome(build, solver, status, best[-1] if best else None, time.monotonic() - began)
 
 
 def _outcome(build: Build, solver: Any, status: Any, schedule: Schedule | None, seconds: float) -> Outcome:
     """Map the status first: with UNKNOWN, CP-SAT's objective and bound both read 0.0."""
-    if status == cp_model.MODEL_INVALID:
-        raise ModelError(f"CP-SAT calls the model invalid: {build.model.validate()}")
     if status == cp_model.INFEASIBLE:
         return Outcome("infeasible", None, build.lower, seconds)
     if status == cp_model.UNKNOWN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,39 +195,65 @@ def warm_up() -> None:
     )  # fmt: skip
 
 
-ROUND_MOVES = 20_000
+SHORT, LONG = 1_000, 20_000
+# Ops scheduled in one call of the compiled code, at most: about a second, so that time limits are kept.
+OPS_PER_CALL = 6_000_000
+HOT, WARM, COLD = 0.01, 0.004, 1e-5
+HOT_ROUNDS = 3
+KEPT = 4
 
 
-def search(problem: Problem, progress: Progress, seconds: float, seed: int, most_stages: int) -> None:
-    """Search for incumbents until `seconds` have passed: short runs from every start, longer ones from the best.
+class Search:
+    """The local search on one problem, to be run in slices: it goes on where it stopped.
 
-    Successive halving: every start gets the same number of moves, the better half goes on with twice as many.
+    Successive halving: every start gets the same number of moves, the better half goes on with twice as
+    many, down to a few that are annealed again and again. A plan found elsewhere joins in.
+
+    Parameters
+    ----------
+    workers : int
+        Threads; the compiled code holds no lock of Python's.
     """
-    local = LocalSearch(problem, most_stages)
-    ends = progress.seconds + seconds
-    pool = list(local.starts())
-    if progress.schedule is not None:
-        pool.append(local.state(progress.schedule.layout))
-    moves = 1_000
-    turn = seed * 1_000_003 + 1
-    generation = 0
-    while pool and progress.seconds < ends and not progress.done:
-        improved = []
-        for state in pool:
+
+    def __init__(self, problem: Problem, *, seed: int, workers: int, most_stages: int) -> None:
+        self.local = LocalSearch(problem, most_stages)
+        self.workers = workers
+        self._pool = list(self.local.starts())
+        stages = max(problem.min_stages, min(self.local.most, 4 * problem.n_devices))
+        ops = stages * problem.n_microbatches * len(problem.kinds)
+        self._longest = max(20, min(LONG, OPS_PER_CALL // ops))
+        self._moves, self._round = min(SHORT, self._longest), 0
+        self._turn = seed * 1_000_003 + 1
+        self._seen: Schedule | None = None
+
+    def run(self, progress: Progress, seconds: float) -> None:
+        """Search until `seconds` have passed."""
+        ends = progress.seconds + seconds
+        if progress.schedule is not None and progress.schedule is not self._seen:
+            if progress.schedule.layout.stages <= self.local.most:
+                self._pool.append(self.local.state(progress.schedule.layout))
+            self._seen = progress.schedule
+
+        def work(task: tuple[State, int]) -> State:
+            state, number = task
             if progress.seconds >= ends or progress.done:
-                break
-            turn += 1
-            hot = 0.01 if generation < 3 else 0.004
-            after = local.improve(state, moves, hot, 1e-5, progress.bound.value, turn % (1 << 31))
-            improved.append(after)
+                return state
+            hot = HOT if self._round < HOT_ROUNDS else WARM
+            after = self.local.improve(state, self._moves, hot, COLD, progress.bound.value, number % (1 << 31))
             if after.value < NEVER and (progress.value is None or after.value < progress.value):
-                found = local.schedule(after)
-                if found is not None:
-                    progress.offer(found)
-        improved.sort(key=lambda state: state.value)
-        pool = improved[: max(3, len(improved) // 2)]
-        moves = min(moves * 2, ROUND_MOVES)
-        generation += 1
+                found = self.local.schedule(after)
+                if found is not None and progress.offer(found):
+                    self._seen = progress.schedule
+            return after
 
-
-__all__ = ["LocalSearch", "State", "search"]
+        with ThreadPoolExecutor(self.workers) as threads:
+            while self._pool and progress.seconds < ends and not progress.done:
+                tasks = [(state, self._turn + index) for index, state in enumerate(self._pool)]
+                self._turn += len(self._pool)
+                improved = sorted(threads.map(work, tasks), key=lambda state: state.value)
+                if progress.seconds >= ends or progress.done:
+                    self._pool = improved
+                    return
+                self._pool = improved[: max(KEPT, len(improved) // 2)]
+                self._moves = min(self._moves * 2, self._longest)
+                self._round += 1

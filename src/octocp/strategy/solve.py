@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from octocp.bounds import Bound, all_bounds
+from octocp.cpsat.assignment import assignment_bound
+from octocp.cpsat.build import Build
 from octocp.cpsat.joint import build_joint, tightened
+from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import Packing, pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
@@ -16,16 +21,30 @@ from octocp.heuristics.base import describe_excess
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
+from octocp.strategy.compiler import Compiler
 
-# Intervals up to which the joint model is tried before any search, and alone where the placement is given; and
-# beyond which the joint model over every stage count is too large to be of use.
+if TYPE_CHECKING:
+    from octocp.search.local import Search
+
+PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
+
+# Intervals up to which the joint model is tried before any search; up to which it gets all the time where the
+# placement is given, and a share of it where not; and beyond which only the incumbent's stage count is modelled.
 SMALL_JOINT = 400
-SMALL_SECONDS = 1.0
 MEDIUM_JOINT = 2_000
 LARGEST_JOINT = 60_000
-PACKING_SECONDS = 20.0
-LEAST_SEARCH_SECONDS = 0.5
+
+# Seconds, and shares of the time limit.
+SMALL_SECONDS = 1.0
 COMPILED_SOON = 1.5
+LEAST_SEARCH_SECONDS = 0.5
+PACKING_SECONDS = 20.0
+BALANCE_SHARE = 0.08
+FIRST_SEARCH_SHARE = 0.04
+SEARCH_SHARE = 0.12
+NEIGHBOURHOOD_SHARE = 0.04
+JOINT_SHARE = 0.25
+
 MOST_CHUNKS = 8
 
 
@@ -60,7 +79,7 @@ def solve_problem(
     workers: int,
     seed: int,
     without: Collection[str] = (),
-    phases: Collection[str] = ("heuristics", "search", "joint"),
+    phases: Collection[str] = PHASES,
 ) -> Answer:
     """Solve a problem within the limits of `progress`.
 
@@ -80,8 +99,9 @@ def solve_problem(
     NoPlanError
         No plan was found in time.
     """
+    strategy = _Strategy(problem, progress, workers, seed, frozenset(without), frozenset(phases))
     try:
-        _search(problem, progress, workers, seed, without, phases)
+        strategy.run()
     except KeyboardInterrupt:
         progress.stop.set()
     if progress.schedule is None:
@@ -89,97 +109,190 @@ def solve_problem(
     return Answer(progress.schedule, progress.bound, progress.found_by, progress.seconds, progress.trace)
 
 
-def _search(
-    problem: Problem,
-    progress: Progress,
-    workers: int,
-    seed: int,
-    without: Collection[str],
-    phases: Collection[str],
-) -> None:
-    progress.enter("bounds")
-    for bound in all_bounds(problem):
-        progress.prove(bound)
-    if "heuristics" in phases:
-        progress.enter("heuristics")
-        for heuristic in HEURISTICS:
-            for attempt in attempts(heuristic, problem):
-                if attempt.status == "feasible" and attempt.schedule is not None:
-                    progress.offer(tightened(attempt.schedule), heuristic.name)
-    if progress.done:
-        return
-    compiled = _Compiler() if "search" in phases and progress.left > LEAST_SEARCH_SECONDS else None
-    if progress.schedule is None:
-        _first_plan(problem, progress, seed)
-    joint = "joint" in phases
-    if compiled is not None and not compiled.ready.wait(min(COMPILED_SOON, progress.left)) and joint:
-        # First run on this machine: the joint model works while the evaluator compiles.
-        _joint(problem, progress, workers, seed, without, until=compiled.ready)
-    if joint and _size(problem) <= SMALL_JOINT and not progress.done:
-        _joint(problem, progress, workers, seed, without, seconds=SMALL_SECONDS)
-    # With the placement given, the joint model closes most instances that are not large: leave it alone then.
-    decided = problem.family != "free" or problem.max_stages == problem.n_devices
-    for share in (DECIDED_SHARE,) if decided and _size(problem) <= MEDIUM_JOINT else SHARES:
+@dataclass
+class _Strategy:
+    """The phases on one problem, in the order of `run`."""
+
+    problem: Problem
+    progress: Progress
+    workers: int
+    seed: int
+    without: frozenset[str]
+    phases: frozenset[str]
+    _local: Search | None = None
+    _turn: int = 0
+
+    def run(self) -> None:
+        """Run every phase that the instance's size makes worth its time."""
+        progress = self.progress
+        progress.enter("bounds")
+        for bound in all_bounds(self.problem):
+            progress.prove(bound)
+        self._heuristics()
         if progress.done:
             return
-        if compiled is not None and compiled.wait(progress):
-            _local_search(problem, progress, seed, share.search * progress.limit)
-        if joint and not progress.done:
-            last = share.joint >= 1
-            seconds = progress.left if last else min(progress.left, share.joint * progress.limit)
-            _joint(problem, progress, workers, seed, without, seconds=seconds)
-    while compiled is not None and not joint and not progress.done:
-        _local_search(problem, progress, seed, progress.left)
+        compiler = Compiler() if "search" in self.phases and progress.left > LEAST_SEARCH_SECONDS else None
+        if progress.schedule is None:
+            self._first_plan()
+        self._balance()
+        if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)):
+            # First run on this machine: the joint model works while the evaluator compiles.
+            self._joint(until=compiler.ready)
+        size = self._size(self.problem.max_stages)
+        if size <= SMALL_JOINT:
+            self._joint(seconds=SMALL_SECONDS)
+        searching = compiler is not None and compiler.wait(lambda: progress.done)
+        if searching:
+            self._search(FIRST_SEARCH_SHARE)
+        # With the placement given, the joint model closes most instances that are not large: it gets the time.
+        decided = self.problem.family != "free" or self.problem.max_stages == self.problem.n_devices
+        if (decided and size <= MEDIUM_JOINT) or not searching:
+            self._joint()
+        elif size <= MEDIUM_JOINT:
+            self._joint(seconds=JOINT_SHARE * progress.limit)
+        while searching and not progress.done:
+            self._search(SEARCH_SHARE)
+            self._neighbourhoods(NEIGHBOURHOOD_SHARE)
 
+    # ---- phases --------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class _Share:
-    """Parts of the time limit for one round of search and joint model."""
+    def _heuristics(self) -> None:
+        if "heuristics" not in self.phases:
+            return
+        self.progress.enter("heuristics")
+        for heuristic in HEURISTICS:
+            for attempt in attempts(heuristic, self.problem):
+                if attempt.status == "feasible" and attempt.schedule is not None:
+                    self.progress.offer(tightened(attempt.schedule), heuristic.name)
 
-    search: float
-    joint: float
+    def _first_plan(self) -> None:
+        """Find a layout that fits in memory and run one microbatch at a time, or prove that nothing fits."""
+        problem, progress = self.problem, self.progress
+        progress.enter("packing")
+        packing = pack(problem, seconds=max(1.0, min(PACKING_SECONDS, progress.left)), seed=self.seed)
+        refuse(problem, packing)
+        balanced = pack(problem, seconds=max(0.5, min(2.0, progress.left)), seed=self.seed, balance=True)
+        for found in (balanced, packing):
+            if found.status == "fits" and found.layout is not None:
+                progress.offer(SERIAL.run(problem, found.layout), "serial")
 
+    def _balance(self) -> None:
+        """Prove the bound of the best assignment of layers to devices."""
+        progress = self.progress
+        if progress.done or "balance" not in self.phases:
+            return
+        progress.enter("balanced load")
+        bound = assignment_bound(
+            self.problem,
+            known=progress.bound.value,
+            upper=progress.value,
+            seconds=min(BALANCE_SHARE * progress.limit, progress.left),
+            workers=self.workers,
+            seed=self.seed,
+            stopped=progress.stop.is_set,
+        )
+        progress.prove(bound)
 
-SHARES = (_Share(0.04, 0.4), _Share(0.3, 1.0))
-DECIDED_SHARE = _Share(0.04, 1.0)
+    def _search(self, share: float) -> None:
+        """Search for incumbents on the compiled evaluator."""
+        progress = self.progress
+        if progress.done:
+            return
+        if self._local is None:
+            from octocp.search.local import Search
 
+            most = MOST_CHUNKS * self.problem.n_devices
+            self._local = Search(self.problem, seed=self.seed, workers=self.workers, most_stages=most)
+        progress.enter("local search")
+        self._local.run(progress, min(share * progress.limit, progress.left))
 
-def _size(problem: Problem) -> int:
-    """Return the number of intervals of the joint model."""
-    places = problem.n_devices if problem.family == "free" else 1
-    return problem.max_stages * problem.n_microbatches * len(problem.kinds) * places
+    def _neighbourhoods(self, share: float) -> None:
+        """Re-solve parts of the incumbent exactly: first its order alone, then with a few stages free to move."""
+        progress, incumbent = self.progress, self.progress.schedule
+        if progress.done or incumbent is None or "neighbourhoods" not in self.phases:
+            return
+        stages = incumbent.layout.stages
+        if self._size(stages) > LARGEST_JOINT:
+            return
+        progress.enter("neighbourhoods")
+        ends = progress.seconds + share * progress.limit
+        rng = random.Random(self.seed * 7919 + self._turn)
+        width = 0
+        while progress.seconds < ends and not progress.done and progress.schedule is not None:
+            incumbent = progress.schedule
+            stages = incumbent.layout.stages
+            first = rng.randrange(stages)
+            loose = {(first + offset) % stages for offset in range(width)}
+            loose |= {rng.randrange(stages) for _ in range(width)} if width else set()
+            build = around(
+                self.problem,
+                incumbent,
+                lower=progress.bound.value,
+                loose_cuts=loose,
+                loose_stages=loose if rng.random() < 0.5 else (),
+                reach=2,
+                without=self.without,
+            )
+            self._turn += 1
+            seconds = min(progress.left, max(0.5, (ends - progress.seconds) / 2))
+            self._solve(build, seconds=seconds, whole=False)
+            width = rng.choice((2, 3, 4))
 
+    def _joint(self, *, seconds: float | None = None, until: threading.Event | None = None) -> None:
+        """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
+        problem, progress = self.problem, self.progress
+        if progress.done or "joint" not in self.phases:
+            return
+        least, most = problem.min_stages, problem.max_stages
+        whole = self._size(most) <= LARGEST_JOINT
+        if not whole and progress.schedule is not None:
+            least = most = progress.schedule.layout.stages
+        progress.enter("joint model" if whole else f"joint model with {most} stages")
+        build = build_joint(
+            problem,
+            incumbent=progress.schedule,
+            stages=(least, most),
+            lower=progress.bound.value,
+            without=self.without,
+        )
+        outcome = self._solve(build, seconds=progress.left if seconds is None else seconds, whole=whole, until=until)
+        if whole and outcome.status == "infeasible" and progress.schedule is None:
+            refuse(problem, pack(problem, seconds=PACKING_SECONDS, seed=self.seed))
+            raise InfeasibleError("no plan exists: CP-SAT proved that the constraints cannot all be met")
 
-class _Compiler:
-    """Loads or compiles the evaluator in the background; compiling happens once per machine and version."""
+    # ---- helpers -------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self.ready = threading.Event()
-        threading.Thread(target=self._work, daemon=True).start()
+    def _solve(self, build: Build, *, seconds: float, whole: bool, until: threading.Event | None = None) -> Outcome:
+        """Run CP-SAT on a model; `whole` tells that its bounds are valid for the whole instance."""
+        progress = self.progress
 
-    def _work(self) -> None:
-        from octocp.search.local import warm_up
+        def offered(schedule: Schedule) -> None:
+            progress.offer(schedule)
 
-        warm_up()
-        self.ready.set()
+        def proven(value: int) -> None:
+            if whole:
+                progress.prove(Bound("joint model", value, "CP-SAT on the whole instance"))
 
-    def wait(self, progress: Progress) -> bool:
-        """Wait for the evaluator; False when the time is over first."""
-        while not self.ready.wait(0.05):
-            if progress.done:
-                return False
-        return True
+        outcome = run(
+            build,
+            seconds=min(seconds, progress.left),
+            workers=self.workers,
+            seed=self.seed,
+            stopped=lambda: progress.stop.is_set() or (until is not None and until.is_set()),
+            on_solution=offered,
+            on_bound=proven,
+            gap=progress.gap if whole else 0.0,
+        )
+        if outcome.schedule is not None:
+            progress.offer(outcome.schedule)
+        if outcome.status in ("optimal", "feasible"):
+            proven(outcome.bound)
+        return outcome
 
-
-def _first_plan(problem: Problem, progress: Progress, seed: int) -> None:
-    """Find a layout that fits in memory and run one microbatch at a time, or prove that nothing fits."""
-    progress.enter("packing")
-    packing = pack(problem, seconds=max(1.0, min(PACKING_SECONDS, progress.left)), seed=seed)
-    refuse(problem, packing)
-    balanced = pack(problem, seconds=max(0.5, min(2.0, progress.left)), seed=seed, balance=True)
-    for found in (balanced, packing):
-        if found.status == "fits" and found.layout is not None:
-            progress.offer(SERIAL.run(problem, found.layout), "serial")
+    def _size(self, stages: int) -> int:
+        """Return the number of intervals of the joint model with that many stages."""
+        places = self.problem.n_devices if self.problem.family == "free" else 1
+        return stages * self.problem.n_microbatches * len(self.problem.kinds) * places
 
 
 def refuse(problem: Problem, packing: Packing) -> None:
@@ -201,73 +314,3 @@ def _contradiction(problem: Problem) -> str:
             f"{problem.n_devices} devices, at most {problem.max_per_device} each, puts the layers {groups} together"
         )
     return f"no partition and placement meets the stage rules with {problem.max_stages} stages at most"
-
-
-def _local_search(problem: Problem, progress: Progress, seed: int, seconds: float) -> None:
-    """Search for incumbents on the compiled evaluator."""
-    from octocp.search.local import search
-
-    progress.enter("local search")
-    search(
-        problem,
-        progress,
-        min(seconds, progress.left),
-        seed + len(progress.trace),
-        MOST_CHUNKS * problem.n_devices,
-    )
-
-
-def _joint(
-    problem: Problem,
-    progress: Progress,
-    workers: int,
-    seed: int,
-    without: Collection[str],
-    *,
-    seconds: float | None = None,
-    until: threading.Event | None = None,
-) -> None:
-    """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
-    least, most = problem.min_stages, problem.max_stages
-    whole = _size(problem) <= LARGEST_JOINT
-    if not whole and progress.schedule is not None:
-        least = most = progress.schedule.layout.stages
-    scope = "" if whole else f" with {most} stages"
-    progress.enter("joint model" + scope)
-    build = build_joint(
-        problem,
-        incumbent=progress.schedule,
-        stages=(least, most),
-        lower=progress.bound.value,
-        without=without,
-    )
-
-    def proven(value: int) -> None:
-        if whole:
-            progress.prove(Bound("joint model", value, "CP-SAT on the whole instance"))
-
-    def offered(schedule: Schedule) -> None:
-        progress.offer(schedule)
-
-    outcome = run(
-        build,
-        seconds=progress.left if seconds is None else seconds,
-        workers=workers,
-        seed=seed,
-        stopped=lambda: progress.stop.is_set() or (until is not None and until.is_set()),
-        on_solution=offered,
-        on_bound=proven,
-        gap=progress.gap,
-    )
-    _conclude(problem, progress, outcome, whole, seed)
-
-
-def _conclude(problem: Problem, progress: Progress, outcome: Outcome, whole: bool, seed: int) -> None:
-    if outcome.schedule is not None:
-        progress.offer(outcome.schedule)
-    if not whole:
-        return
-    if outcome.status == "infeasible" and progress.schedule is None:
-        refuse(problem, pack(problem, seconds=PACKING_SECONDS, seed=seed))
-        raise InfeasibleError("no plan exists: CP-SAT proved that the constraints cannot all be met")
-    progress.prove(Bound("joint model", outcome.bound, "CP-SAT on the whole instance"))

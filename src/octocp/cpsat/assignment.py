@@ -1,0 +1,156 @@
+"""A bound from a small exact model: which device holds each uncuttable run of layers, with no order at all.
+
+Loads are whole runs of layers, so the best even split of the work is often far above the average: the model finds it,
+with each device's head and tail, memory and the stage rules. It relaxes every plan: a plan's stages give each run a
+device; a device's wait before its lowest run, its load, and what follows its last F or B hold as in
+`octocp.bounds`. Rounding after scaling is left out, which only lowers durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ortools.sat.python import cp_model
+
+from octocp.bounds.base import Bound
+from octocp.cpsat.run import new_solver, solve_model
+from octocp.problem import B, F, Problem, W
+
+
+def assignment_bound(
+    problem: Problem,
+    *,
+    known: int,
+    upper: int | None,
+    seconds: float,
+    workers: int = 1,
+    seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Bound:
+    """Bound the objective by the best assignment of runs of layers to devices.
+
+    Parameters
+    ----------
+    known : int
+        A proven bound, ticks.
+    upper : int or None
+        Value of a known plan, ticks.
+
+    Returns
+    -------
+    Bound
+        Valid for the whole instance, also when the time is over before the model is closed.
+    """
+    nothing = Bound("balanced load", 0, "needs microbatches and devices that are alike, and several devices")
+    if not (problem.uniform_microbatches and problem.uniform_devices) or problem.n_devices == 1:
+        return nothing
+    if problem.family != "free":
+        return nothing
+    model = cp_model.CpModel()
+    scale = problem.min_scale
+    low = int(known / scale)
+    high = max(low, -int(-(upper if upper is not None else problem.serial_ticks) // scale))
+    value = model.new_int_var(low, high, "objective")
+    on = _assignment(problem, model)
+    _stage_rules(problem, model, on)
+    _memory(problem, model, on)
+    _loads(problem, model, on, value)
+    model.minimize(value)
+    solver = new_solver(seconds=seconds, workers=workers, seed=seed)
+    status = solve_model(model, solver, stopped=stopped)
+    if status == cp_model.INFEASIBLE and upper is not None:
+        # Nothing at or below a known plan's value except what it proves: the plan itself is optimal.
+        return Bound("balanced load", upper, "no better assignment of layers to devices exists")
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return nothing
+    best = -int(-solver.best_objective_bound // 1)
+    return Bound(
+        "balanced load", int(-(-best * scale // 1)), "best assignment of layers to devices, with heads and tails"
+    )
+
+
+def _assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model.IntVar]]:
+    """Create one literal per (run of layers, device); every device gets at least one run."""
+    devices = range(problem.n_devices)
+    on = [[model.new_bool_var(f"run {u} on {d}") for d in devices] for u in range(len(problem.units))]
+    for row in on:
+        model.add_exactly_one(row)
+    for device in devices:
+        model.add_bool_or(row[device] for row in on)
+    unit_of = [u for u, (begin, end) in enumerate(problem.units) for _ in range(begin, end)]
+    for group in problem.colocate:
+        for layer in group[1:]:
+            for device in devices:
+                model.add(on[unit_of[group[0]]][device] == on[unit_of[layer]][device])
+    if problem.fixed_bounds is not None:
+        starts = set(problem.fixed_bounds)
+        for u, (begin, _) in enumerate(problem.units):
+            if begin not in starts:
+                for device in devices:
+                    model.add(on[u][device] == on[u - 1][device])
+    return on
+
+
+def _stage_rules(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]]) -> None:
+    """Limit how often the device changes along the layers: each run of one device is at least one stage."""
+    if problem.max_per_device >= len(problem.units) - problem.n_devices + 1 and problem.max_stages >= len(
+        problem.units
+    ):
+        return
+    changes = []
+    for device in range(problem.n_devices):
+        begins = [on[0][device]]
+        for u in range(1, len(on)):
+            begin = model.new_bool_var(f"device {device} begins at run {u}")
+            model.add_bool_or([begin, ~on[u][device], on[u - 1][device]])
+            begins.append(begin)
+        model.add(sum(begins) <= problem.max_per_device)
+        changes += begins
+    model.add(sum(changes) <= problem.max_stages)
+
+
+def _memory(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]]) -> None:
+    """Hold each device's static and activation sizes within its limit (the fact of `octocp.cpsat.packing`)."""
+    if not any(problem.duration(kind, *problem.units[-1]) for kind in (F, B)):
+        return
+    sizes = [sum(problem.stage_memory(*unit)[:2]) for unit in problem.units]
+    for device, cap in enumerate(problem.capacity):
+        if cap is not None:
+            model.add(sum(size * row[device] for size, row in zip(sizes, on, strict=True)) <= cap)
+
+
+def _loads(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]], value: cp_model.IntVar) -> None:
+    """Bound the objective by head, load and tail of every device."""
+    M, devices, units = problem.n_microbatches, range(problem.n_devices), problem.units
+    prefix = problem.prefix_ticks
+    cost = [[prefix[kind][end] - prefix[kind][begin] for begin, end in units] for kind in (F, B, W)]
+    spans = problem.objective == "span"
+    used: list[list[cp_model.IntVar]] = []
+    for u in range(len(units)):
+        row = [model.new_bool_var(f"{d} used by run {u}") for d in devices]
+        for device in devices:
+            model.add_implication(on[u][device], row[device])
+            if u:
+                model.add_implication(used[-1][device], row[device])
+                model.add_bool_or([used[-1][device], on[u][device], ~row[device]])
+            else:
+                model.add_implication(row[device], on[u][device])
+        used.append(row)
+    for one in devices:
+        for other in range(one + 1, problem.n_devices):
+            if problem.device_class[one] == problem.device_class[other]:
+                for u in range(len(units)):
+                    model.add_bool_or([~on[u][other], *([used[u - 1][one]] if u else [])])
+                break
+    heads = []
+    work = M * sum(sum(row) for row in cost)
+    for device in devices:
+        head = sum(f * (1 - used[u][device]) for u, f in enumerate(cost[F]))
+        tail = sum(b * (1 - used[u][device]) for u, b in enumerate(cost[B])) + cost[W][0]
+        both = M * sum((cost[F][u] + cost[B][u]) * on[u][device] for u in range(len(units)))
+        late = M * sum(cost[W][u] * on[u][device] for u in range(len(units)))
+        model.add(head + both + tail <= value)
+        model.add((both + late if spans else head + both + late) <= value)
+        heads.append(head)
+    if not spans:
+        model.add(work + sum(heads) <= problem.n_devices * value)

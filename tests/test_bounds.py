@@ -1,0 +1,270 @@
+"""Analytic bounds on cases worked out by hand; that none exceeds an optimum is in test_differential.py."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from octocp.bounds import BOUNDS, all_bounds, best_bound
+from octocp.bounds.chain import chain
+from octocp.bounds.energy import energy
+from octocp.bounds.load import averaged_heads, head_load_tail, work
+from octocp.bounds.together import indivisible, shared_device
+from octocp.costs import build_problem
+from octocp.cpsat.families import FAMILIES
+from octocp.cpsat.joint import build_joint
+from octocp.cpsat.run import run
+from octocp.problem import Problem
+from octocp.schema.files import load_instance
+from tiny import problem
+
+
+def shipped(name: str) -> Problem:
+    return build_problem(load_instance(name))
+
+
+# ---- published instances -------------------------------------------------------------------------
+
+
+def test_nemotron_on_four_devices():
+    """Total work over devices 85,194; with the four smallest waits, prefixes of F, averaged in: 85,612."""
+    given = shipped("nemotron-nano-v2-9b-p4-m8")
+    assert work(given).value == 85_194
+    assert averaged_heads(given).value == 85_612
+    assert best_bound(given).value >= 85_612
+
+
+def test_nemotron_on_eight_devices():
+    """The block with the LM head works alone with what precedes and follows it: 57,113."""
+    given = shipped("nemotron-nano-v2-9b-p8-m8")
+    found = indivisible(given)
+    assert found.value == 57_113
+    assert found.detail == "layers 56 to 57 on one device"
+    assert best_bound(given).value == 57_113
+
+
+# ---- work ----------------------------------------------------------------------------------------
+
+
+def test_work_is_shared():
+    """4 x (6 + 7) = 52 ticks on three devices: 17.33."""
+    given = problem([(1, 2, 3), (2, 2, 3), (0, 0, 0)], devices=3, microbatches=4)
+    assert work(given).value == 18
+
+
+@pytest.mark.parametrize("objective", ["makespan", "span"])
+def test_work_of_fixed_stages_is_the_largest_load(objective):
+    """Loads 4 x 6 and 4 x 9 with everything fixed; shared, it would be 30."""
+    rules = {"partition": [1, 1], "placement": "linear", "objective": objective}
+    given = problem([(1, 2, 3), (2, 3, 4)], microbatches=4, **rules)
+    assert (work(given).value, work(given).detail) == (36, "load of device 1")
+
+
+def test_work_counts_the_overhead_of_the_least_number_of_stages():
+    """Two stages, kinds F and B, M = 3: 3 x (10 + 2 x 2 x 1.5) = 48, over two devices."""
+    given = problem([(2, 3), (2, 3)], microbatches=3, op_overhead_us=1500, split_backward=False)
+    assert work(given).value == 24
+
+
+def test_work_of_a_fixed_partition_rounds_stage_by_stage():
+    """Each op is 2.5 or 3.5 + 1 of overhead... ceil(2 + 1.5) = 4 and ceil(3 + 1.5) = 5, twice, x 3, over two."""
+    given = problem([(2, 3), (2, 3)], microbatches=3, op_overhead_us=1500, split_backward=False, partition=[1, 1])
+    assert work(given).value == 27
+
+
+# ---- averaged heads ------------------------------------------------------------------------------
+
+
+def test_averaged_heads():
+    """Work 2 x 18; the devices wait 0 and at least F of layer 0, 1: 37 / 2."""
+    given = problem([(1, 2, 3), (1, 2, 3), (1, 2, 3)])
+    assert averaged_heads(given).value == 19
+    assert work(given).value == 18
+
+
+def test_averaged_heads_with_transfers():
+    """The second wait is F of layer 0 and the transfer after it, or F of both and a cheaper transfer: 1 + 9 or 2 + 4."""
+    kinds = {"a": {"ms": (1, 2, 3), "output_mb": 9}, "b": {"ms": (1, 2, 3), "output_mb": 4}}
+    given = problem("aba", kinds, link={"bandwidth_gb_s": 1})
+    assert averaged_heads(given).value == (36 + 6) / 2
+
+
+def test_averaged_heads_take_the_boundaries_that_are_left():
+    """Layers 0 and 1 kept together: the second wait is 2, as with the fixed cut at 2."""
+    layers = [(1, 2, 3), (1, 2, 3), (2, 2, 2)]
+    assert averaged_heads(problem(layers, keep_together=[[0, 1]])).value == 19
+    assert averaged_heads(problem(layers, partition=[2, 1])).value == 19
+    assert averaged_heads(problem(layers)).value == 19  # 37 / 2, rounded up
+
+
+def test_averaged_heads_say_nothing_of_the_span():
+    assert averaged_heads(problem([(1, 2, 3)] * 2, objective="span")).value == 0
+
+
+# ---- head, load, tail ----------------------------------------------------------------------------
+
+FIXED = {"partition": [1, 1], "placement": "linear", "microbatches": 3}
+LAYERS = [(1, 1, 1), (3, 4, 2)]
+
+
+def test_head_load_tail():
+    """Device 1: 1 before, 3 x 7 of F and B, then B and W of stage 0: 24. With all its work instead of the tail: 28."""
+    found = head_load_tail(problem(LAYERS, **FIXED))
+    assert (found.value, found.detail) == (28, "device 1 from stage 1 on")
+    assert head_load_tail(problem(LAYERS, objective="span", **FIXED)).value == 24
+
+
+def test_head_load_tail_fused():
+    """B carries W: 1 + 3 x 9 + 2."""
+    assert head_load_tail(problem(LAYERS, split_backward=False, **FIXED)).value == 30
+
+
+def test_head_load_tail_with_transfers():
+    """A link of 5 before and after: 6 + 21 + 7."""
+    assert head_load_tail(problem(LAYERS, link={"latency_us": 5000}, **FIXED)).value == 34
+
+
+def test_head_load_tail_counts_from_the_lowest_stage():
+    """Device 1 holds stages 1 and 2, 2 x (3 + 7): 1 + 20 + B of stage 0; device 0 works 2 x 2."""
+    given = problem([(1, 1), (1, 2), (3, 4)], partition=[1, 1, 1], placement=[0, 1, 1], split_backward=False)
+    assert head_load_tail(given).value == 1 + 20 + 1
+
+
+def test_head_load_tail_needs_everything_fixed():
+    assert head_load_tail(problem(LAYERS)).value == 0
+    assert head_load_tail(problem(LAYERS, partition=[1, 1])).value == 0
+
+
+# ---- indivisible and shared ----------------------------------------------------------------------
+
+HEAVY = [(1, 2, 3), (5, 6, 4), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("more", "value"),
+    [
+        # F of layer 0, then 4 x (5 + 10), then B of layer 0 with its W inside, 5.
+        ({"split_backward": False}, 66),
+        # 1 + 4 x 11 + 2 + 3 = 50 with the tail; with all its work, 1 + 4 x 15.
+        ({}, 61),
+        # For the span 50, or its work alone.
+        ({"objective": "span"}, 60),
+        # Layers 1 and 2 as one: 1 + 4 x (6 + 12) + 5.
+        ({"split_backward": False, "keep_together": [[1, 2]]}, 78),
+        # A stage of a fixed partition is a run too: 4 x (6 + 15).
+        ({"split_backward": False, "partition": [2, 1]}, 84),
+    ],
+)
+def test_indivisible(more, value):
+    assert indivisible(problem(HEAVY, microbatches=4, **more)).value == value
+
+
+def test_indivisible_names_the_layer():
+    assert indivisible(problem(HEAVY, microbatches=4)).detail == "layer 1 on one device"
+
+
+def test_shared_device():
+    """Layers 1 and 3: F of layer 0, 2 x (8 + 10), B of layer 0: 39. Alone, layer 3 gives 7 + 2 x 7 + 9 = 30."""
+    layers = [(1, 2), (5, 6), (1, 1), (3, 4)]
+    given = problem(layers, colocate=[[1, 3]], split_backward=False)
+    assert shared_device(given).value == 39
+    assert indivisible(given).value == 30
+    assert shared_device(problem(layers, split_backward=False)).value == 0
+
+
+def test_shared_device_counts_a_run_once():
+    """Both layers lie in one run, which is counted once: 2 x (2 + 4)."""
+    given = problem([(1, 2), (1, 2), (1, 1)], colocate=[[0, 1]], keep_together=[[0, 1]], split_backward=False)
+    assert shared_device(given).value == 12
+
+
+# ---- chain ---------------------------------------------------------------------------------------
+
+
+def test_chain():
+    """F 5, B 7, a link of 7 there and back, W of layer 0, 3: 29. For the span too."""
+    for objective in ("makespan", "span"):
+        given = problem([(1, 2, 3), (4, 5, 6)], link={"latency_us": 7000}, objective=objective)
+        assert chain(given).value == 29
+
+
+def test_chain_takes_the_cheapest_boundaries():
+    """Three devices, so two crossings at least, at different boundaries: the two cheapest of 9, 1 and 4."""
+    kinds = {name: {"ms": (1, 1), "output_mb": size} for name, size in zip("abcd", (9, 1, 4, 0), strict=True)}
+    given = problem("abcd", kinds, devices=3, link={"bandwidth_gb_s": 1}, split_backward=False)
+    assert chain(given).value == 8 + 2 * (1 + 4)
+
+
+def test_chain_of_a_fixed_partition():
+    """Overhead counts by stage: 2 x 2 x ceil(1 + 0.5); the boundary is the one of 9."""
+    kinds = {"a": {"ms": (1, 1), "output_mb": 9}}
+    given = problem("aa", kinds, partition=[1, 1], link={"bandwidth_gb_s": 1}, split_backward=False, op_overhead_us=500)
+    assert chain(given).value == 8 + 18
+
+
+def test_one_device_has_no_transfers():
+    given = problem([(1, 2, 3), (4, 5, 6)], devices=1, link={"latency_us": 7000})
+    assert chain(given).value == 5 + 7 + 3
+
+
+# ---- energy --------------------------------------------------------------------------------------
+
+
+def test_energy_by_hand():
+    """Two layers of F 1, B 1 on two devices, M = 2. In the first tick only F of layer 0 runs: 1 of 2 ticks idle.
+
+    In the last three, at most the B of layer 0, twice, and F and B of layer 1 before the last of them: 2 of 6 idle.
+    So (8 + 1 + 2) / 2 = 5.5; the optimum is 6. (8 of work, one wait averaged in: 5.)
+    """
+    given = problem([(1, 1)] * 2, split_backward=False)
+    assert energy(given).value == 6
+    assert averaged_heads(given).value == 5
+
+
+def test_energy_says_nothing_of_the_span_with_w():
+    assert energy(problem([(1, 1, 1)] * 2, objective="span"), 100).value == 0
+
+
+def random_case(seed: int) -> Problem:
+    """Return a few layers on two or three devices, without memory limits."""
+    draw = random.Random(seed)
+    layers = draw.randint(2, 5)
+    rules: dict[str, Any] = {
+        "devices": draw.randint(2, min(3, layers)),
+        "microbatches": draw.randint(2, 5),
+        "split_backward": draw.random() < 0.6,
+        "op_overhead_us": draw.choice([0, 0, 500]),
+        "link": {"latency_us": draw.choice([0, 0, 1000])},
+        "objective": draw.choice(["makespan", "makespan", "span"]),
+        "max_per_device": draw.choice([1, 4, 4]),
+    }
+    if layers > rules["devices"] and draw.random() < 0.3:
+        rules["keep_together"] = [[1, 2]] if layers > 2 else []
+    if draw.random() < 0.2:
+        rules["microbatches"] = [1.5] * rules["microbatches"]
+    times = [(draw.randint(0, 6), draw.randint(0, 6), draw.randint(0, 5)) for _ in range(layers)]
+    return problem(times, **rules)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_bound_exceeds_the_optimum_of_the_bare_model(seed):
+    """The model without any bound in it; with more microbatches than exhaustive search can take."""
+    given = random_case(seed)
+    bare = [family.name for family in FAMILIES if family.role == "redundant"]
+    outcome = run(build_joint(given, without=bare), seconds=60, workers=1, seed=0)
+    assert outcome.status == "optimal"
+    assert best_bound(given).value <= outcome.bound
+    assert energy(given, outcome.bound).value <= outcome.bound
+
+
+# ---- all together --------------------------------------------------------------------------------
+
+
+def test_all_bounds_come_best_first():
+    found = all_bounds(shipped("nemotron-nano-v2-9b-p4-m8"))
+    assert len(found) >= len(BOUNDS)
+    assert [bound.value for bound in found] == sorted((bound.value for bound in found), reverse=True)
+    assert best_bound(shipped("nemotron-nano-v2-9b-p4-m8")) == found[0]
+    assert all(bound.detail for bound in found)
