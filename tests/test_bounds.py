@@ -85,7 +85,7 @@ def test_averaged_heads():
 
 
 def test_averaged_heads_with_transfers():
-    """The second wait is F of layer 0 and the transfer after it, or F of both and a cheaper transfer: 1 + 9 or 2 + 4."""
+    """The second wait is F and the transfer after it: 1 + 9 after layer 0, 2 + 4 after layer 1."""
     kinds = {"a": {"ms": (1, 2, 3), "output_mb": 9}, "b": {"ms": (1, 2, 3), "output_mb": 4}}
     given = problem("aba", kinds, link={"bandwidth_gb_s": 1})
     assert averaged_heads(given).value == (36 + 6) / 2

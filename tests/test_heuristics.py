@@ -77,7 +77,7 @@ def test_gpipe_holds_every_microbatch():
 
 
 def test_serial_takes_one_microbatch_at_a_time():
-    """Chains of 2 x (2 + 3) with W of the last stage beside: per microbatch 10, and W of stage 0 at 1 before the next."""
+    """Per microbatch a chain of 2 x (2 + 3), then W of stage 0, 1, before the next F."""
     kinds = {"a": {"ms": (2, 3, 1), "activation_gb": 2, "weight_activation_gb": 1}}
     given = problem("aa", kinds, microbatches=3, placement="linear")
     schedule = run(SERIAL, given)

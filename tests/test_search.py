@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from octocp.bounds import all_bounds
 from octocp.checker import check_plan
 from octocp.costs import build_problem
 from octocp.decode import to_plan
@@ -17,7 +18,7 @@ from octocp.problem import B, F, Problem, W
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import NEVER
-from octocp.search.local import LocalSearch, State, search
+from octocp.search.local import LocalSearch, Search, State
 from octocp.search.moves import mutate
 from octocp.search.twin import dispatch
 from random_instances import random_instance
@@ -242,7 +243,8 @@ def test_moves_keep_every_rule_that_they_can_see(seed: int) -> None:
         return
     local = LocalSearch(given, MOST)
     seeded(local, seed)
-    for state in local.starts():
+    for start in local.starts():
+        state = start
         for _ in range(60):
             trial = state.copy()
             stages = mutate(local.shape, trial.stages, trial.cuts, trial.place, trial.priority, trial.rules)
@@ -272,11 +274,9 @@ def test_the_search_offers_what_it_finds_and_stops_at_the_bound():
     """Two equal layers on two devices, M = 3: 1F1B with W last needs 3 x 3 + 1; the bound is reached at once."""
     given = problem([(1, 1, 1)] * 2, microbatches=3)
     progress = Progress(30.0)
-    from octocp.bounds import all_bounds
-
     for bound in all_bounds(given):
         progress.prove(bound)
-    search(given, progress, 30.0, 0, 8)
+    Search(given, seed=0, workers=1, most_stages=8).run(progress, 30.0)
     assert progress.value == progress.bound.value == 10
     assert progress.done
 

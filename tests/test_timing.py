@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -201,8 +202,6 @@ def _delay(given: Problem, layout: Layout, stage: int, m: int) -> int:
 
 
 def _with_objective(given: Problem, objective: str) -> Problem:
-    from dataclasses import replace
-
     return replace(given, objective=objective)
 
 

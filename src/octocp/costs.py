@@ -51,9 +51,8 @@ def build_problem(instance: Instance) -> Problem:
         weight = (0,) * len(kinds)
     devices = instance.cluster.device_list()
     lengths = [Fraction(_decimal(length)) for length in instance.lengths()]
-    scale_rows = {
-        device.speed: tuple(length / Fraction(_decimal(device.speed)) for length in lengths) for device in devices
-    }
+    speeds = {device.speed for device in devices}
+    scale_rows = {speed: tuple(length / Fraction(_decimal(speed)) for length in lengths) for speed in speeds}
     link_class, delay_ticks = _links(instance, devices, [kind.output_mb for kind in kinds], lengths, tick)
     cuttable = _cuttable(len(kinds), instance.stages.keep_together)
     min_stages, max_stages, max_per_device = _stage_limits(instance, sum(cuttable[:-1]), len(devices))
