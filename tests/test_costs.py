@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octocp.costs import build_problem
+from octocp.costs import FINE_UNIT_GB, LEAST_UNITS, build_problem
 from octocp.errors import InfeasibleError, InputError, UnsupportedError
 from octocp.problem import B, F, Problem, W
 from octocp.schema import Instance
@@ -228,12 +228,18 @@ def test_microbatch_length_scales_activations():
     assert given.weight_activation[0][0] * unit == Fraction(3, 4)
 
 
-def test_sizes_with_more_than_twelve_digits_round_up():
-    """What fits in units fits in gigabytes: sizes up to 10^-12 GB, limits down."""
+def test_sizes_of_many_digits_stay_exact():
     given = sized((0.1234567890123, 0.1, 0), memory=1.00000000000099)
-    assert given.memory_unit_gb == Fraction(1, 10**12)
-    assert given.static == (123456789013,)
-    assert given.capacity == (10**12,)
+    assert given.memory_unit_gb == Fraction(1, 10**13)
+    assert given.static == (1234567890123,)
+    assert given.capacity == (10000000000009,)
+
+
+def test_thirds_fit_where_their_sum_does():
+    """Three activations of 0.3333333333333333 GB are 0.9999999999999999 GB: within 1 GB."""
+    given = sized((0, 1 / 3, 0), (0, 1 / 3, 0), (0, 1 / 3, 0), memory=1.0)
+    assert given.activation[0] == (1, 1, 1)
+    assert given.capacity == (3,)
 
 
 @settings(max_examples=200, deadline=None)
@@ -248,8 +254,11 @@ def test_units_never_understate(sizes, memory):
     units = zip(given.static, given.activation[0], given.weight_activation[0], strict=True)
     for one, other in zip(exact, units, strict=True):
         for real, whole in zip(one, other, strict=True):
-            assert real <= whole * unit <= real + Fraction(1, 10**12)
-    assert given.capacity[0] * unit <= Fraction(repr(memory)) < (given.capacity[0] + 1) * unit
+            assert real <= whole * unit <= real + max(real / LEAST_UNITS, FINE_UNIT_GB)
+    everything = sum(given.static) + sum(map(sum, (*given.activation, *given.weight_activation)))
+    limit = Fraction(repr(memory)) / unit
+    assert given.capacity[0] <= limit
+    assert given.capacity[0] == int(limit) or given.capacity[0] >= everything
 
 
 def test_fused_backward_holds_no_weight_part():

@@ -238,10 +238,25 @@ def test_colocation_that_cannot_be_met():
 
 
 def test_no_plan_in_time():
-    """Three stages with free placement and odd microbatches suit no heuristic, and nothing else may run."""
+    """Three stages with free placement and odd microbatches suit no heuristic, and there is no time for more."""
     with pytest.raises(NoPlanError, match=r"no plan found in .* proven lower bound \d+ ticks") as caught:
-        octocp.solve(uneven(count=3), time_limit=10, workers=1, phases=["heuristics"])
+        octocp.solve(uneven(count=3), time_limit=1e-9, workers=1)
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("placement", ["free", "wave", [0, 1, 1]])
+def test_what_suits_no_heuristic_still_has_a_first_plan(placement):
+    """Then one microbatch at a time, on balanced cuts and the placement that is asked for."""
+    result = octocp.solve(uneven(count=3, placement=placement), time_limit=60, workers=1, phases=["heuristics"])
+    assert result.plan.solve.found_by in {"serial", "gpipe"}
+
+
+def test_more_stages_than_the_search_would_try():
+    """Twenty on two devices: the search takes no fewer than the instance asks for."""
+    given = instance("a" * 20, {"a": (1, 2, 1)}, count=20, max_per_device=None, microbatches=3)
+    result = octocp.solve(given, time_limit=0.8, workers=1, phases=["search"])
+    assert len(result.plan.partition) == 20
+    assert len(result.trace) < 1000
 
 
 # ---- determinism -----------------------------------------------------------------------------------
@@ -260,7 +275,11 @@ def test_one_worker_and_a_seed_repeat_themselves(seed):
 
 
 def test_packing_without_limits_needs_nothing():
-    assert pack(problem(UNEVEN), seconds=10).status == "fits"
+    given = problem(UNEVEN)
+    found = pack(given, seconds=10)
+    assert found.status == "fits"
+    assert found.layout is not None
+    assert found.layout.violation(given) is None
 
 
 def test_packing_balances_the_load_among_what_fits():

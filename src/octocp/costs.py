@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
-from math import ceil, gcd
+from math import gcd, lcm
 
 from octocp.errors import InfeasibleError, InputError, UnsupportedError
 from octocp.problem import Family, Problem
@@ -21,9 +21,10 @@ MAX_OPS = 2_000_000
 # CP-SAT wants the sum of all domains in 64 bits; these leave room for every variable that has one of either.
 MAX_TICKS_TIMES_OPS = 2**59
 MAX_UNITS_TIMES_PLACES = 2**58
-MEMORY_DIGITS = 12
 # Where sizes are rounded to a coarse unit: peaks stay true to the checker's 10^-6.
 LEAST_UNITS = 2_000_000
+# Rounding to a thousandth of a byte needs no excuse.
+FINE_UNIT_GB = Fraction(1, 10**12)
 
 
 def build_problem(instance: Instance) -> Problem:
@@ -188,11 +189,12 @@ def _delays(link: Link, output_mb: Sequence[float], length: Fraction, tick: Frac
 
 
 def _memory_unit(instance: Instance, most_units: int) -> Fraction:
-    """Return the largest unit in which all sizes are whole numbers, down to 10^-12 GB.
+    """Return the largest unit in which all sizes are whole numbers, exactly as they are written.
 
-    Small numbers keep the cumulative constraints small. Sizes with more digits are rounded up to
-    the unit and limits down, so that a plan that fits in units fits in gigabytes. So they are where the sum
-    of everything that could ever be held would pass `most_units`: the unit is then as coarse as that asks.
+    Small numbers keep the cumulative constraints small. Limits round down to the unit, which costs nothing: what is
+    held is a whole number of units. Only where the sum of everything that could ever be held would
+    pass `most_units` is the unit as coarse as that asks, sizes rounding up and limits down, by less than
+    one part in `LEAST_UNITS` or 10^-12 GB: a plan that fits in units still fits in gigabytes.
     """
     model = instance.model.flattened(instance.profile)
     layers = model.layer_kinds()
@@ -208,15 +210,15 @@ def _memory_unit(instance: Instance, most_units: int) -> Fraction:
     del held[Fraction(0)]
     if not held:
         return Fraction(1)
-    finest = 10**MEMORY_DIGITS
-    unit = Fraction(gcd(*(ceil(size * finest) for size in held)), finest)
+    common = lcm(*(size.denominator for size in held))
+    unit = Fraction(gcd(*(int(size * common) for size in held)), common)
+    total = sum((size * times for size, times in held.items()), Fraction(0))
+    if total <= most_units * unit:
+        return unit
     # Rounding up adds less than one unit a number.
     room = most_units - held.total()
-    total = sum((size * times for size, times in held.items()), Fraction(0))
-    if total <= room * unit:
-        return unit
-    unit = Fraction(ceil(total * finest / room), finest) if room > 0 else total
-    if min(held) < LEAST_UNITS * unit:
+    unit = total / room if room > 0 else total
+    if unit > FINE_UNIT_GB and min(held) < LEAST_UNITS * unit:
         raise InputError(
             f"sizes too far apart: from {float(min(held)):.6g} GB to {float(total):.6g} GB in all, to the last digit",
             place="model.kinds",

@@ -140,8 +140,8 @@ def _possible(problem: Problem, way: _Direction, begin: int, end: int, times: Nu
     # Below u: B from u down to layer 0.
     back = np.clip(t - down_ends[None, :], 0, int(down[begin]))
     released_below = _released(back, down[begin] - down[: begin + 1][::-1], late[begin] - late[: begin + 1][::-1])
-    work = on_the_way + at_u + (above + released + back + released_below).sum(axis=1)
-    return work + way.free
+    work: Numbers = on_the_way + at_u + (above + released + back + released_below).sum(axis=1) + way.free
+    return work
 
 
 def _released(progress: Numbers, done: Numbers, releases: Numbers) -> Numbers:

@@ -16,6 +16,7 @@ from octocp.cpsat.build import Build, Linear
 from octocp.cpsat.families import partition, placement
 from octocp.cpsat.families.symmetry import first_use
 from octocp.cpsat.run import new_solver, solve_model
+from octocp.heuristics.partition import balanced
 from octocp.problem import B, F, Problem
 from octocp.schedule import Layout
 
@@ -60,7 +61,7 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
         Among the layouts that fit, prefer an even load.
     """
     if all(cap is None for cap in problem.capacity) and not problem.colocate:
-        return Packing("fits")
+        return Packing("fits", _any_layout(problem))
     build = Build(
         problem,
         slots=problem.max_stages,
@@ -110,6 +111,13 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
     takes_time = any(problem.duration(kind, *problem.units[-1]) for kind in (F, B))
     proven = status == cp_model.OPTIMAL and not balance and takes_time
     return Packing("impossible" if proven else "unknown", layout, device, needs[device], cap)
+
+
+def _any_layout(problem: Problem) -> Layout:
+    """Return a layout that meets the stage rules, where neither memory nor colocation limits the choice."""
+    stages = problem.min_stages
+    cyclic = tuple(stage % problem.n_devices for stage in range(stages))
+    return Layout(balanced(problem, stages), problem.placement_for(stages) or cyclic)
 
 
 def _shares(build: Build, per_layer: list[int]) -> list[list[Linear]]:

@@ -72,7 +72,7 @@ class LocalSearch:
 
     def __init__(self, problem: Problem, most_stages: int) -> None:
         self.problem = problem
-        self.most = min(problem.max_stages, most_stages)
+        self.most = min(problem.max_stages, max(most_stages, problem.min_stages))
         units = problem.units
         edges = [begin for begin, _ in units] + [problem.n_layers]
         self.edges_of = edges
