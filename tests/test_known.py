@@ -60,7 +60,7 @@ def test_the_fast_ones_exist():
 
 @pytest.mark.parametrize("name", _cases())
 def test_proven_optimum(name):
-    result = octocp.solve(octocp.load_instance(name), time_limit=600, workers=1)
+    result = octocp.solve(octocp.load_instance(name), time_limit=120, workers=1)
     assert result.status == "optimal"
     assert (result.value, result.lower_bound) == (KNOWN[name], KNOWN[name])
     assert result.gap == 0
