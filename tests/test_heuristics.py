@@ -314,7 +314,7 @@ def test_what_breaks_a_memory_limit_says_by_how_much():
     found = only(ONE_F_ONE_B, problem("aa", kinds, memory=4.5))
     assert found.status == "infeasible"
     assert found.schedule is not None
-    assert found.reason == "device 0 needs 5 GB; its limit is 4 GB"
+    assert found.reason == "device 0 needs 5 GB; its limit is 4.5 GB: 0.5 GB too much"
 
 
 def test_both_partition_rules_are_tried_once_each():

@@ -83,6 +83,7 @@ def build_problem(instance: Instance) -> Problem:
         weight_activation=weight_activation if split else tuple((0,) * len(kinds) for _ in lengths),
         capacity=capacity,
         memory_unit_gb=unit,
+        limit_gb=tuple(device.memory_gb for device in devices),
         min_stages=min_stages,
         max_stages=max_stages,
         max_per_device=max_per_device,

@@ -43,6 +43,8 @@ class Problem:
         Memory units by device; None means no limit.
     memory_unit_gb : Fraction
         Size of a memory unit.
+    limit_gb : tuple of float or None
+        Limits as they were given, for messages; `capacity` is what counts.
     min_stages, max_stages, max_per_device : int
         Limits on the number of stages.
     partition : tuple of int or None
@@ -70,6 +72,7 @@ class Problem:
     weight_activation: tuple[tuple[int, ...], ...]
     capacity: tuple[int | None, ...]
     memory_unit_gb: Fraction
+    limit_gb: tuple[float | None, ...]
     min_stages: int
     max_stages: int
     max_per_device: int

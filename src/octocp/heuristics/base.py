@@ -88,13 +88,14 @@ def attempts(heuristic: Heuristic, problem: Problem) -> Iterator[Attempt]:
             if excess is None:
                 yield Attempt(heuristic.name, rule, "feasible", schedule)
             else:
-                yield Attempt(heuristic.name, rule, "infeasible", schedule, describe_excess(problem, *excess))
+                yield Attempt(heuristic.name, rule, "infeasible", schedule, describe_excess(problem, *excess[:2]))
 
 
-def describe_excess(problem: Problem, device: int, need: int, cap: int) -> str:
-    """Say by how much a device is over its memory limit."""
-    unit = float(problem.memory_unit_gb)
-    return f"{problem.device_names[device]} needs {need * unit:.6g} GB; its limit is {cap * unit:.6g} GB"
+def describe_excess(problem: Problem, device: int, need: int) -> str:
+    """Say by how much a device is over its memory limit; `need` in memory units."""
+    needed, limit = need * float(problem.memory_unit_gb), problem.limit_gb[device] or 0.0
+    name = problem.device_names[device]
+    return f"{name} needs {needed:.6g} GB; its limit is {limit:.6g} GB: {needed - limit:.6g} GB too much"
 
 
 def best_attempt(found: list[Attempt]) -> Attempt:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from octocp.bounds import Bound, all_bounds
 from octocp.cpsat.assignment import assignment_bound
 from octocp.cpsat.build import Build
+from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.joint import build_joint, tightened
 from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import Packing, pack
@@ -26,6 +27,7 @@ from octocp.strategy.compiler import Compiler
 if TYPE_CHECKING:
     from octocp.search.local import Search
 
+CORE_FAMILIES = frozenset(family.name for family in FAMILIES if family.role == "core")
 PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
 
 # Intervals up to which the joint model is tried before any search; up to which it gets all the time where the
@@ -33,6 +35,7 @@ PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
 SMALL_JOINT = 400
 MEDIUM_JOINT = 2_000
 LARGEST_JOINT = 60_000
+HOPELESS_JOINT = 400_000
 
 # Seconds, and shares of the time limit.
 SMALL_SECONDS = 1.0
@@ -41,6 +44,8 @@ LEAST_SEARCH_SECONDS = 0.5
 PACKING_SECONDS = 20.0
 BALANCE_SHARE = 0.08
 FIRST_SEARCH_SHARE = 0.04
+FIRST_SEARCH_SECONDS = 3.0
+LEAST_SLICE_SECONDS = 0.01
 SEARCH_SHARE = 0.12
 NEIGHBOURHOOD_SHARE = 0.04
 JOINT_SHARE = 0.25
@@ -143,7 +148,7 @@ class _Strategy:
             self._joint(seconds=SMALL_SECONDS)
         searching = compiler is not None and compiler.wait(lambda: progress.done)
         if searching:
-            self._search(FIRST_SEARCH_SHARE)
+            self._search(min(FIRST_SEARCH_SHARE, FIRST_SEARCH_SECONDS / progress.limit))
         # With the placement given, the joint model closes most instances that are not large: it gets the time.
         decided = self.problem.family != "free" or self.problem.max_stages == self.problem.n_devices
         if (decided and size <= MEDIUM_JOINT) or not searching:
@@ -151,8 +156,12 @@ class _Strategy:
         elif size <= MEDIUM_JOINT:
             self._joint(seconds=JOINT_SHARE * progress.limit)
         while searching and not progress.done:
+            began = progress.seconds
             self._search(SEARCH_SHARE)
             self._neighbourhoods(NEIGHBOURHOOD_SHARE)
+            if progress.seconds - began < LEAST_SLICE_SECONDS:
+                self._joint()
+                return
 
     # ---- phases --------------------------------------------------------------------------------
 
@@ -247,6 +256,8 @@ class _Strategy:
         whole = self._size(most) <= LARGEST_JOINT
         if not whole and progress.schedule is not None:
             least = most = progress.schedule.layout.stages
+        if self._size(most) > HOPELESS_JOINT:
+            return
         progress.enter("joint model" if whole else f"joint model with {most} stages")
         build = build_joint(
             problem,
@@ -266,13 +277,17 @@ class _Strategy:
         """Run CP-SAT on a model; `whole` tells that its bounds are valid for the whole instance."""
         progress = self.progress
 
+        relaxed = bool(self.without & CORE_FAMILIES)
+
         def offered(schedule: Schedule) -> None:
-            progress.offer(schedule)
+            if not relaxed:
+                progress.offer(schedule)
 
         def proven(value: int) -> None:
             if whole:
                 progress.prove(Bound("joint model", value, "CP-SAT on the whole instance"))
 
+        # Without a core family the model is a relaxation: its bounds hold, its schedules need not.
         outcome = run(
             build,
             seconds=min(seconds, progress.left),
@@ -284,7 +299,7 @@ class _Strategy:
             gap=progress.gap if whole else 0.0,
         )
         if outcome.schedule is not None:
-            progress.offer(outcome.schedule)
+            offered(outcome.schedule)
         if outcome.status in ("optimal", "feasible"):
             proven(outcome.bound)
         return outcome
@@ -300,10 +315,8 @@ def refuse(problem: Problem, packing: Packing) -> None:
     if packing.status == "no layout":
         raise InfeasibleError(_contradiction(problem))
     if packing.status == "impossible":
-        told = describe_excess(problem, packing.device, packing.need, packing.cap)
-        unit = float(problem.memory_unit_gb)
-        short = (packing.need - packing.cap) * unit
-        raise InfeasibleError(f"memory cannot fit: in the best layout {told}; {short:.6g} GB too much")
+        told = describe_excess(problem, packing.device, packing.need)
+        raise InfeasibleError(f"memory cannot fit: in the best layout {told}")
 
 
 def _contradiction(problem: Problem) -> str:
