@@ -195,11 +195,13 @@ def warm_up() -> None:
     )  # fmt: skip
 
 
-SHORT, LONG = 1_000, 20_000
+SHORT, LONG = 1_000, 60_000
 # Ops scheduled in one call of the compiled code, at most: about a second, so that time limits are kept.
-OPS_PER_CALL = 6_000_000
-HOT, WARM, COLD = 0.01, 0.004, 1e-5
+OPS_PER_CALL = 12_000_000
+# No one temperature is best everywhere: the first rounds are hot, later ones take turns.
 HOT_ROUNDS = 3
+TEMPERATURES = (0.01, 0.004, 0.002)
+COLD = 1e-5
 KEPT = 4
 
 
@@ -238,7 +240,8 @@ class Search:
             state, number = task
             if progress.seconds >= ends or progress.done:
                 return state
-            hot = HOT if self._round < HOT_ROUNDS else WARM
+            turn = 0 if self._round < HOT_ROUNDS else number % len(TEMPERATURES)
+            hot = TEMPERATURES[turn]
             after = self.local.improve(state, self._moves, hot, COLD, progress.bound.value, number % (1 << 31))
             if after.value < NEVER and (progress.value is None or after.value < progress.value):
                 found = self.local.schedule(after)

@@ -94,7 +94,11 @@ class Dispatcher:
         return total
 
     def admits(self, op: Op) -> bool:
-        """Whether an op fits: only F takes memory, and it must leave what the oldest microbatch still needs."""
+        """Whether an op fits: only F takes memory.
+
+        It must leave what the device's oldest microbatch still needs; and an F of a later one than the next, room
+        for the next once the oldest is through, beside the younger ones begun by then.
+        """
         device = self.layout.placement[op.stage]
         cap = self.problem.capacity[device]
         if op.kind != F or cap is None:
@@ -103,7 +107,17 @@ class Dispatcher:
         oldest = self.count(B, stages[0])
         reserved = {Op(F, stage, oldest) for stage in stages} - set(self.started)
         sizes = [self.activation(other.stage) for other in reserved | {op}]
-        return self.held(device) + sum(sizes) <= cap
+        if self.held(device) + sum(sizes) > cap:
+            return False
+        if op.microbatch <= oldest + 1:
+            return True
+        later = 0
+        for stage in stages:
+            later += self.problem.stage_memory(*self.layout.bounds[stage : stage + 2])[0]
+            begun = self.count(F, stage) + (stage == op.stage)
+            younger = max(0, begun - max(oldest + 2, self.count(B, stage)))
+            later += self.activation(stage) * (1 + younger)
+        return later <= cap
 
     def activation(self, stage: int) -> int:
         """Return what a microbatch of a stage holds between F and B."""
