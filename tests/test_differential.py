@@ -10,6 +10,7 @@ from octocp.costs import build_problem
 from octocp.cpsat.assignment import assignment_bound
 from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.joint import build_joint
+from octocp.cpsat.packing import pack
 from octocp.cpsat.run import Outcome, run
 from octocp.decode import to_plan
 from octocp.errors import InfeasibleError
@@ -140,3 +141,15 @@ def test_hints_are_complete_and_feasible(seed: int) -> None:
     outcome = run(build, seconds=30, workers=1, seed=0)
     assert outcome.schedule is not None
     assert outcome.schedule.value == expected.value
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_packing_never_refuses_what_has_a_plan(seed: int) -> None:
+    problem = _problem(seed)
+    if problem is None:
+        return
+    packing = pack(problem, seconds=10)
+    if packing.layout is not None and packing.status == "fits":
+        assert packing.layout.violation(problem) is None
+    if optimum(problem) is not None:
+        assert packing.status == "fits"

@@ -51,9 +51,10 @@ def assignment_bound(
     low = int(known / scale)
     high = max(low, -int(-(upper if upper is not None else problem.serial_ticks) // scale))
     value = model.new_int_var(low, high, "objective")
-    on = _assignment(problem, model)
-    _stage_rules(problem, model, on)
-    _memory(problem, model, on)
+    on = assignment(problem, model)
+    stage_rules(problem, model, on)
+    if activation_is_held(problem):
+        memory(problem, model, on)
     _loads(problem, model, on, value)
     model.minimize(value)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)
@@ -69,7 +70,7 @@ def assignment_bound(
     )
 
 
-def _assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model.IntVar]]:
+def assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model.IntVar]]:
     """Create one literal per (run of layers, device); every device gets at least one run."""
     devices = range(problem.n_devices)
     on = [[model.new_bool_var(f"run {u} on {d}") for d in devices] for u in range(len(problem.units))]
@@ -91,7 +92,7 @@ def _assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model
     return on
 
 
-def _stage_rules(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]]) -> None:
+def stage_rules(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]]) -> None:
     """Limit how often the device changes along the layers: each run of one device is at least one stage."""
     if problem.max_per_device >= len(problem.units) - problem.n_devices + 1 and problem.max_stages >= len(
         problem.units
@@ -109,14 +110,28 @@ def _stage_rules(problem: Problem, model: cp_model.CpModel, on: list[list[cp_mod
     model.add(sum(changes) <= problem.max_stages)
 
 
-def _memory(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]]) -> None:
-    """Hold each device's static and activation sizes within its limit (the fact of `octocp.cpsat.packing`)."""
-    if not any(problem.duration(kind, *problem.units[-1]) for kind in (F, B)):
-        return
+def activation_is_held(problem: Problem) -> bool:
+    """Whether every plan holds a microbatch's activations of all stages at once (see `octocp.cpsat.packing`)."""
+    return any(problem.duration(kind, *problem.units[-1]) for kind in (F, B))
+
+
+def memory(
+    problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]], overrun: cp_model.IntVar | int = 0
+) -> None:
+    """Hold each device's static and activation sizes within its limit, or at most `overrun` above it.
+
+    Of runs that each need at least w, a device holds at most limit // w: sums of large sizes alone
+    leave the solver to find that by trying.
+    """
     sizes = [sum(problem.stage_memory(*unit)[:2]) for unit in problem.units]
     for device, cap in enumerate(problem.capacity):
-        if cap is not None:
-            model.add(sum(size * row[device] for size, row in zip(sizes, on, strict=True)) <= cap)
+        if cap is None:
+            continue
+        model.add(sum(size * row[device] for size, row in zip(sizes, on, strict=True)) <= cap + overrun)
+        for least in sorted(set(sizes) - {0}) if isinstance(overrun, int) else ():
+            large = [row[device] for size, row in zip(sizes, on, strict=True) if size >= least]
+            if cap // least < len(large):
+                model.add(sum(large) <= cap // least)
 
 
 def _loads(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]], value: cp_model.IntVar) -> None:

@@ -8,17 +8,20 @@ more. So layers fit if and only if they can be dealt out in stages with these su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
+from octocp.cpsat.assignment import activation_is_held, assignment, memory, stage_rules
 from octocp.cpsat.build import Build, Linear
 from octocp.cpsat.families import partition, placement
 from octocp.cpsat.families.symmetry import first_use
 from octocp.cpsat.run import new_solver, solve_model
 from octocp.heuristics.partition import balanced
-from octocp.problem import B, F, Problem
+from octocp.problem import Problem
 from octocp.schedule import Layout
+
+CLOSEST_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,67 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
     """
     if all(cap is None for cap in problem.capacity) and not problem.colocate:
         return Packing("fits", _any_layout(problem))
+    if problem.family == "free" and problem.partition is None:
+        quick = _pack_runs(problem, seconds=seconds, seed=seed, balance=balance)
+        if quick is not None:
+            return quick
+    return _least_overrun(problem, seconds=seconds, seed=seed, balance=balance)
+
+
+def _pack_runs(problem: Problem, *, seconds: float, seed: int, balance: bool) -> Packing | None:
+    """Give each uncuttable run a device, limits kept: small where cuts and placement are both free.
+
+    Returns None where that does not settle it.
+    """
+    model = cp_model.CpModel()
+    on = assignment(problem, model)
+    stage_rules(problem, model, on)
+    memory(problem, model, on)
+    if balance:
+        work = [sum(prefix[end] - prefix[begin] for prefix in problem.prefix_ticks) for begin, end in problem.units]
+        most = model.new_int_var(0, sum(work), "largest load")
+        for device in range(problem.n_devices):
+            model.add(sum(ticks * row[device] for ticks, row in zip(work, on, strict=True)) <= most)
+        model.minimize(most)
+    solver = new_solver(seconds=seconds, workers=1, seed=seed)
+    status = solve_model(model, solver)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        layout = _merged(problem, [[bool(solver.value(literal)) for literal in row].index(True) for row in on])
+        return Packing("fits", layout) if layout is not None else None
+    if status != cp_model.INFEASIBLE or not activation_is_held(problem):
+        return None
+    # Proven. Now name the device and the amount, in the best layout that a short search finds.
+    model = cp_model.CpModel()
+    on = assignment(problem, model)
+    stage_rules(problem, model, on)
+    over = model.new_int_var(0, sum(sum(problem.stage_memory(*unit)[:2]) for unit in problem.units), "overrun")
+    memory(problem, model, on, over)
+    model.minimize(over)
+    solver = new_solver(seconds=CLOSEST_SECONDS, workers=1, seed=seed)
+    status = solve_model(model, solver)
+    if status == cp_model.INFEASIBLE:
+        return Packing("no layout")
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    layout = _merged(problem, [[bool(solver.value(literal)) for literal in row].index(True) for row in on])
+    return None if layout is None else replace(_overrun(problem, layout), status="impossible")
+
+
+def _merged(problem: Problem, device_of: list[int]) -> Layout | None:
+    """Turn a device for each run into stages: neighbours on one device join, unless more stages are asked for."""
+    begins = [u for u, device in enumerate(device_of) if u == 0 or device_of[u - 1] != device]
+    held = [sum(device_of[u] == device for u in begins) for device in range(problem.n_devices)]
+    for u, device in enumerate(device_of):
+        if len(begins) < problem.min_stages and u not in begins and held[device] < problem.max_per_device:
+            begins.append(u)
+            held[device] += 1
+    begins.sort()
+    layout = Layout((*(problem.units[u][0] for u in begins), problem.n_layers), tuple(device_of[u] for u in begins))
+    return layout if layout.violation(problem) is None else None
+
+
+def _least_overrun(problem: Problem, *, seconds: float, seed: int, balance: bool) -> Packing:
+    """Minimise the largest overrun of a limit over every partition and placement."""
     build = Build(
         problem,
         slots=problem.max_stages,
@@ -93,24 +157,20 @@ def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = Fal
         return Packing("no layout")
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Packing("unknown")
-    layout = _layout(build, solver)
-    needs = least_need(problem, layout)
-    excess, device, cap = max(
-        (need - cap, device, cap)
-        for device, (need, cap) in enumerate(
-            zip(
-                needs,
-                (c if c is not None else need for c, need in zip(problem.capacity, needs, strict=True)),
-                strict=True,
-            )
-        )
-    )
-    if excess <= 0:
-        return Packing("fits", layout)
+    found = _overrun(problem, _layout(build, solver))
     # Where F and B of the last stage take no time, its activation may never be held.
-    takes_time = any(problem.duration(kind, *problem.units[-1]) for kind in (F, B))
-    proven = status == cp_model.OPTIMAL and not balance and takes_time
-    return Packing("impossible" if proven else "unknown", layout, device, needs[device], cap)
+    proven = status == cp_model.OPTIMAL and not balance and activation_is_held(problem)
+    return replace(found, status="impossible") if proven and found.status != "fits" else found
+
+
+def _overrun(problem: Problem, layout: Layout) -> Packing:
+    """Return a layout as a packing: it fits, or (unproven) names the device most over its limit."""
+    needs = least_need(problem, layout)
+    limits = [need if cap is None else cap for need, cap in zip(needs, problem.capacity, strict=True)]
+    device = max(range(problem.n_devices), key=lambda d: needs[d] - limits[d])
+    if needs[device] <= limits[device]:
+        return Packing("fits", layout)
+    return Packing("unknown", layout, device, needs[device], limits[device])
 
 
 def _any_layout(problem: Problem) -> Layout:
