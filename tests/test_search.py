@@ -50,7 +50,13 @@ def random_state(local: LocalSearch, state: State, draw: random.Random) -> State
                 # Few values, so that ties occur.
                 state.priority[kind, stage] = draw.choice([0.0, 1.0, 1.5, 2.0, 3.0])
     if draw.random() < 0.5:
-        state.rules[:] = [draw.random() * 3, draw.random() * 3, draw.gauss(0, 0.4), draw.gauss(0, 0.4)]
+        state.rules[:] = [
+            draw.random() * 3,
+            draw.random() * 3,
+            draw.gauss(0, 0.4),
+            draw.gauss(0, 0.4),
+            draw.choice([0, 0.7, 2]),
+        ]
     else:
         state.rules[:] = 0
     return state

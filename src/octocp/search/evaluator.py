@@ -24,9 +24,10 @@ Floats = NDArray[np.float64]
 NEVER = 1 << 60
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
-# Indices into a rule vector: how many ticks, per mille of the op at hand, a device waits for an op that outranks it.
-WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD = 0, 1, 2, 3
-RULES = 4
+# Indices into a rule vector: how long a W, and an F, waits for an op that outranks it, as a share of its own length;
+# what each microbatch costs an F, and a B, in rank; what alternation of F and B earns.
+WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE = 0, 1, 2, 3, 4
+RULES = 5
 
 
 @njit(cache=True, nogil=True)
@@ -75,9 +76,11 @@ def simulate(
     done = scratch[8:11]
     member = scratch[11]
     first_member = scratch[12]
+    last = scratch[13]
     for device in range(devices):
         free[device] = 0
         held[device] = 0
+        last[device] = WEIGHT
         lowest[device] = -1
         count[device] = 0
     for stage in range(stages):
@@ -123,6 +126,8 @@ def simulate(
                         key -= rules[AGE_FORWARD] * done[kind, stage]
                     elif kind == BACKWARD:
                         key -= rules[AGE_BACKWARD] * done[kind, stage]
+                    if kind + last[device] == 1:
+                        key += rules[ALTERNATE]
                     if key > best_key:
                         if (
                             kind == FORWARD
@@ -195,6 +200,8 @@ def simulate(
         left -= 1
         makespan = max(makespan, end)
         free[device] = end
+        if kind != WEIGHT:
+            last[device] = kind
         done[kind, stage] = microbatch + 1
         following = microbatch + 1
         touched[0] = device
@@ -351,7 +358,7 @@ def latest_span(
 
 def new_scratch(stages: int, devices: int) -> Ints:
     """Return working space for `simulate`."""
-    return np.zeros((13, max(stages, devices + 1) + 1), dtype=np.int64)
+    return np.zeros((14, max(stages, devices + 1) + 1), dtype=np.int64)
 
 
 __all__: list[Any] = ["NEVER", "RULES", "latest_span", "new_scratch", "simulate"]

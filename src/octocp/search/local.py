@@ -12,7 +12,7 @@ from octocp.heuristics.partition import balanced, uniform
 from octocp.problem import Problem, family_device
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
-from octocp.search.evaluator import NEVER, RULES, Floats, Ints, new_scratch
+from octocp.search.evaluator import AGE_FORWARD, ALTERNATE, NEVER, RULES, Floats, Ints, new_scratch
 from octocp.search.moves import (
     CYCLIC,
     FIXED,
@@ -112,8 +112,12 @@ class LocalSearch:
 
     # ---- states ------------------------------------------------------------------------------
 
-    def state(self, layout: Layout, depth_first: bool = True) -> State:
-        """Return the state of a layout under the default rule: B before F before W, later stages first."""
+    def state(self, layout: Layout, alternate: bool = False) -> State:
+        """Return the state of a layout under a simple rule.
+
+        By default B before F before W, later stages first. With `alternate`, as OctoPipe dispatches: a B after an F and
+        an F after a B, W last; F by microbatch and stage, B from the last stage on.
+        """
         stages = layout.stages
         cuts = np.zeros(self.most + 2, dtype=np.int64)
         cuts[: stages + 1] = [self.unit_of[bound] for bound in layout.bounds]
@@ -122,10 +126,13 @@ class LocalSearch:
         priority = np.zeros((3, self.most + 1), dtype=np.float64)
         for stage in range(stages):
             lift = 0.5 * stage / stages
-            priority[0, stage] = 2 + (lift if depth_first else -lift)
-            priority[1, stage] = 3 - lift
-            priority[2, stage] = 1 - lift
-        return State(stages, cuts, place, priority, np.zeros(RULES, dtype=np.float64))
+            priority[0, stage] = 2 - lift if alternate else 2 + lift
+            priority[1, stage] = 2 + lift if alternate else 3 - lift
+            priority[2, stage] = -NEVER if alternate else 1 - lift
+        rules = np.zeros(RULES, dtype=np.float64)
+        if alternate:
+            rules[AGE_FORWARD], rules[ALTERNATE] = 1.0, 4.0 * self.problem.n_microbatches
+        return State(stages, cuts, place, priority, rules)
 
     def layout(self, state: State) -> Layout:
         """Return a state's partition and placement."""
@@ -170,6 +177,7 @@ class LocalSearch:
                     layout = Layout(rule(problem, stages), placement)
                     if max(placement.count(d) for d in range(devices)) <= problem.max_per_device:
                         yield self.state(layout)
+                        yield self.state(layout, alternate=True)
 
     def improve(self, state: State, moves: int, hot: float, cold: float, target: int, seed: int) -> State:
         """Anneal a copy of a state and return it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from octocp.search.evaluator import NEVER, Floats, Ints, latest_span, simulate
+from octocp.search.evaluator import ALTERNATE, NEVER, Floats, Ints, latest_span, simulate
 
 # Indices into `shape`: the constants of a problem.
 (
@@ -219,6 +219,8 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
         rule = np.random.randint(0, rules.shape[0])
         if rule < 2:
             rules[rule] = 0.0 if np.random.random() < 0.4 else np.random.random()
+        elif rule == ALTERNATE:
+            rules[rule] = 0.0 if np.random.random() < 0.4 else 3.0 * np.random.random()
         else:
             rules[rule] = 0.0 if np.random.random() < 0.4 else np.random.normal(0.0, 0.3)
     return stages
@@ -287,7 +289,7 @@ def anneal(
     room = np.zeros(devices, dtype=np.int64)
     start = np.zeros((3, most, microbatches), dtype=np.int64)
     sequence = np.zeros(3 * most * microbatches, dtype=np.int64)
-    scratch = np.zeros((13, max(most, devices + 1) + 1), dtype=np.int64)
+    scratch = np.zeros((14, max(most, devices + 1) + 1), dtype=np.int64)
     now_stages, best_stages = stages, stages
     kinds = shape[S_KINDS]
     now_cuts, best_cuts = np.zeros_like(cuts), np.zeros_like(cuts)

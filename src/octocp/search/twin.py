@@ -32,6 +32,8 @@ class Dispatcher:
         self.problem, self.layout, self.priority = problem, layout, priority
         self.patience = {W: rules[0], F: rules[1]}
         self.ageing = {F: rules[2], B: rules[3], W: 0.0}
+        self.alternation = rules[4]
+        self.last: dict[int, int] = dict.fromkeys(range(problem.n_devices), W)  # F or B that ran last
         self.started: dict[Op, int] = {}
         self.wakes = [0] * problem.n_devices  # when each device is free, or has chosen to look again
 
@@ -134,7 +136,8 @@ class Dispatcher:
         """Return the op of the highest priority, aged, among those that have arrived and fit; the first of equals."""
 
         def rank(op: Op) -> float:
-            return self.priority[op.kind][op.stage] - self.ageing[op.kind] * op.microbatch
+            aged = self.priority[op.kind][op.stage] - self.ageing[op.kind] * op.microbatch
+            return aged + self.alternation if {op.kind, self.last[device]} == {F, B} else aged
 
         return max((op for op, when in self.arrivals(device) if when <= now and self.admits(op)), key=rank)
 
@@ -170,6 +173,8 @@ class Dispatcher:
                 self.wakes[device] = later
                 continue
             self.started[op] = now
+            if op.kind != W:
+                self.last[device] = op.kind
             self.wakes[device] = now + self.ticks(op)
         return True
 

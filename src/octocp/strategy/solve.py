@@ -42,12 +42,12 @@ SMALL_SECONDS = 1.0
 COMPILED_SOON = 1.5
 LEAST_SEARCH_SECONDS = 0.5
 PACKING_SECONDS = 20.0
-BALANCE_SHARE = 0.08
+BALANCE_SHARE = 0.06
 FIRST_SEARCH_SHARE = 0.04
 FIRST_SEARCH_SECONDS = 3.0
 LEAST_SLICE_SECONDS = 0.01
-SEARCH_SHARE = 0.12
-NEIGHBOURHOOD_SHARE = 0.04
+SEARCH_SHARE = 0.16
+NEIGHBOURHOOD_SHARE = 0.03
 JOINT_SHARE = 0.25
 
 MOST_CHUNKS = 8
@@ -156,9 +156,10 @@ class _Strategy:
         elif size <= MEDIUM_JOINT:
             self._joint(seconds=JOINT_SHARE * progress.limit)
         while searching and not progress.done:
-            began = progress.seconds
+            began, before = progress.seconds, progress.value
             self._search(SEARCH_SHARE)
-            self._neighbourhoods(NEIGHBOURHOOD_SHARE)
+            if progress.value == before:
+                self._neighbourhoods(NEIGHBOURHOOD_SHARE)
             if progress.seconds - began < LEAST_SLICE_SECONDS:
                 self._joint()
                 return
