@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from octocp import catalog
 from terminal import octocp, refused
 
 GOOD: dict[str, Any] = {
@@ -64,11 +65,11 @@ FIELDS: list[tuple[str, Any, list[str]]] = [
     ("format", "octocp.instance/2", ["format", "octocp.instance/1"]),
     ("format", "octocp.plan/1", ["format", "octocp.instance/1"]),
     ("format", None, ["format", "is missing"]),
-    ("name", 5, ["name", "string"]),
+    ("name", 5, ["name", "text is needed"]),
     ("name", "", ["name", "at least 1"]),
     ("name", "x" * 201, ["name", "at most 200"]),
     ("name", None, ["name", "is null"]),
-    ("description", ["a"], ["description", "string"]),
+    ("description", ["a"], ["description", "text is needed"]),
     ("model", 5, ["model", "5", "inline model"]),
     ("model", None, ["model"]),
     ("model", [], ["model"]),
@@ -79,59 +80,59 @@ FIELDS: list[tuple[str, Any, list[str]]] = [
     ("model", "x" * 300 + ".yaml", ["model"]),
     ("model", "a\nb", ["model"]),
     ("profile", "fast", ["profile", "has no profile 'fast'"]),
-    ("profile", 3, ["profile", "string"]),
+    ("profile", 3, ["profile", "text is needed"]),
     ("cluster", [], ["cluster", "mapping"]),
     ("cluster", None, ["cluster", "null"]),
-    ("cluster.devices", "2", ["cluster.devices", "'2'", "integer"]),
-    ("cluster.devices", 2.5, ["cluster.devices", "integer"]),
-    ("cluster.devices", True, ["cluster.devices", "integer"]),
+    ("cluster.devices", "2", ["cluster.devices", "'2' is a text (a whole number is needed, without quotes)"]),
+    ("cluster.devices", 2.5, ["cluster.devices", "2.5 is not a whole number"]),
+    ("cluster.devices", True, ["cluster.devices", "whole number is needed"]),
     ("cluster.devices", None, ["cluster.devices"]),
     ("cluster.devices", {}, ["cluster.devices: ", "list"]),
     ("cluster.devices", [1, 2], ["cluster.devices[0]", "mapping"]),
     ("cluster.devices", [{"memory_gb": "80"}, {}], ["cluster.devices[0].memory_gb", "number"]),
     ("cluster.devices", [{"node": -1}, {}], ["cluster.devices[0].node", "greater than or equal to 0"]),
     ("cluster.devices", [{"speed": 0}, {}], ["cluster.devices[0].speed"]),
-    ("cluster.memory_gb", "80GB", ["cluster.memory_gb", "'80GB'", "number"]),
+    ("cluster.memory_gb", "80GB", ["cluster.memory_gb", "'80GB' is a text (a number is needed)"]),
     ("cluster.memory_gb", [80], ["cluster.memory_gb", "number"]),
     ("cluster.link", 5, ["cluster.link", "mapping"]),
     ("cluster.link.latency_us", "5us", ["cluster.link.latency_us", "number"]),
     ("cluster.link.bandwidth_gb_s", 0, ["cluster.link.bandwidth_gb_s", "greater"]),
     ("cluster.link.bandwidth_gb_s", "inf", ["cluster.link.bandwidth_gb_s", "number"]),
     ("cluster.link", {"intra_node": 5}, ["cluster.link.intra_node", "mapping"]),
-    ("microbatches", "8", ["microbatches", "integer"]),
-    ("microbatches", 1.5, ["microbatches", "integer"]),
+    ("microbatches", "8", ["microbatches", "whole number is needed"]),
+    ("microbatches", 1.5, ["microbatches", "whole number is needed"]),
     ("microbatches", {}, ["microbatches"]),
     ("microbatches", [1, "1"], ["microbatches[1]", "number"]),
     ("microbatches", [], ["microbatches", "at least 1"]),
     ("training", "fast", ["training", "mapping"]),
-    ("training.split_backward", "true", ["training.split_backward", "boolean"]),
-    ("training.split_backward", 1, ["training.split_backward", "boolean"]),
+    ("training.split_backward", "true", ["training.split_backward", "true or false is needed"]),
+    ("training.split_backward", 1, ["training.split_backward", "true or false is needed"]),
     ("training.recompute", True, ["training.recompute", "'none'"]),
     ("training.recompute", "some", ["training.recompute", "'none', 'full' or 'auto'"]),
     ("training.op_overhead_us", "1", ["training.op_overhead_us", "number"]),
     ("stages", [], ["stages", "mapping"]),
-    ("stages.max_per_device", "4", ["stages.max_per_device", "integer"]),
-    ("stages.count", 2.0, ["stages.count", "integer"]),
+    ("stages.max_per_device", "4", ["stages.max_per_device", "whole number is needed"]),
+    ("stages.count", 2.0, ["stages.count", "whole number is needed"]),
     ("stages.partition", "3,3", ["stages.partition", "list"]),
-    ("stages.partition", ["3", 3], ["stages.partition[0]", "integer"]),
+    ("stages.partition", ["3", 3], ["stages.partition[0]", "whole number is needed"]),
     ("stages.placement", "spiral", ["stages.placement", "'free'"]),
     ("stages.placement", 1, ["stages.placement", "'free'"]),
     ("stages.placement", {}, ["stages.placement"]),
-    ("stages.placement", ["0", "1"], ["stages.placement[0]", "integer"]),
+    ("stages.placement", ["0", "1"], ["stages.placement[0]", "whole number is needed"]),
     ("stages.keep_together", [0, 1], ["stages.keep_together[0]", "list"]),
     ("stages.keep_together", [[0]], ["stages.keep_together[0]", "at least 2"]),
     ("stages.keep_together", [[0, 1, 2]], ["stages.keep_together[0]", "at most 2"]),
-    ("stages.keep_together", [["E", "T"]], ["stages.keep_together[0][0]", "integer"]),
+    ("stages.keep_together", [["E", "T"]], ["stages.keep_together[0][0]", "whole number is needed"]),
     ("stages.colocate", [[0]], ["stages.colocate[0]", "at least 2"]),
-    ("stages.colocate", [[0, 1.5]], ["stages.colocate[0][1]", "integer"]),
+    ("stages.colocate", [[0, 1.5]], ["stages.colocate[0][1]", "whole number is needed"]),
     ("objective", "speed", ["objective", "'makespan' or 'span'"]),
     ("objective", None, ["objective"]),
     ("tick_us", "10", ["tick_us", "number"]),
     ("tick_us", 0, ["tick_us", "greater"]),
     ("tick_us", -1, ["tick_us", "greater"]),
-    ("model.name", 7, ["model.name", "string"]),
+    ("model.name", 7, ["model.name", "text is needed"]),
     ("model.format", "octocp.model/9", ["model.format", "octocp.model/1"]),
-    ("model.layers", 7, ["model.layers", "string"]),
+    ("model.layers", 7, ["model.layers", "text is needed"]),
     ("model.layers", [1, 2], ["model.layers"]),
     ("model.layers", "", ["model.layers"]),
     ("model.layers", "   ", ["model", "layers", "no layer"]),
@@ -443,7 +444,7 @@ PLAN_FIELDS: list[tuple[str, Any, list[str]]] = [
     ("instance.cluster.devices", 0, ["instance.cluster.devices", "greater"]),
     ("instance.model.layers", "EQL", ["instance.model", "'Q'"]),
     ("instance.stages.partition", [1, 1], ["instance", "stages.partition", "sums to 2"]),
-    ("method", 5, ["method", "string"]),
+    ("method", 5, ["method", "text is needed"]),
     ("status", "perfect", ["status", "'optimal' or 'feasible'"]),
     ("tick_us", 0, ["tick_us", "greater"]),
     ("tick_us", "10", ["tick_us", "number"]),
@@ -454,13 +455,13 @@ PLAN_FIELDS: list[tuple[str, Any, list[str]]] = [
     ("placement", [0, -1], ["placement[1]", "greater"]),
     ("placement", [0, 10**6], ["placement[1]", "less"]),
     ("placement", None, ["placement"]),
-    ("recompute", [0, 0], ["recompute[0]", "boolean"]),
+    ("recompute", [0, 0], ["recompute[0]", "true or false is needed"]),
     ("objective", "both", ["objective", "'makespan' or 'span'"]),
     ("makespan", -1, ["makespan", "greater"]),
-    ("makespan", 1.5, ["makespan", "integer"]),
+    ("makespan", 1.5, ["makespan", "whole number is needed"]),
     ("makespan", 10**25, ["makespan", "less"]),
     ("lower_bound", HUGE, ["lower_bound", "401 digits"]),
-    ("span", "12", ["span", "integer"]),
+    ("span", "12", ["span", "whole number is needed"]),
     ("peak_memory_gb", [-1, 1], ["peak_memory_gb[0]", "greater"]),
     ("peak_memory_gb", 5, ["peak_memory_gb", "list"]),
     ("ops", {}, ["ops", "list"]),
@@ -468,7 +469,7 @@ PLAN_FIELDS: list[tuple[str, Any, list[str]]] = [
     ("ops.0", 5, ["ops[0]", "mapping"]),
     ("ops.0.kind", "X", ["ops[0].kind", "'F', 'B' or 'W'"]),
     ("ops.0.start", -5, ["ops[0].start", "greater"]),
-    ("ops.0.start", "0", ["ops[0].start", "integer"]),
+    ("ops.0.start", "0", ["ops[0].start", "whole number is needed"]),
     ("ops.0.end", 10**30 - 1, ["ops[0].end", "less"]),
     ("ops.0.stage", None, ["ops[0].stage"]),
     ("ops.0.device", DELETE, ["ops[0].device", "missing"]),
@@ -506,15 +507,31 @@ def test_plan_content(tmp_path: Path, case: str, command: str) -> None:
 def test_where_there_is_no_plan(tmp_path: Path, command: str) -> None:
     assert "is a folder" in refused(command, tmp_path)
     assert "no such file" in refused(command, tmp_path / "missing.plan.json")
-    assert "no such file" in refused(command, "tiny-memory")
-    instance = write(tmp_path, GOOD)
-    assert "octocp.plan/1" in refused(command, instance)
+    line = refused(command, "tiny-memory")
+    assert "no such file" in line
+    assert "octocp solve tiny-memory" in line
+    line = refused(command, write(tmp_path, GOOD))
+    assert "octocp.plan/1" in line
+    assert "the file is an instance, and a plan is needed here" in line
+    assert "octocp solve" in line
+    assert "the file is a model" in refused(command, catalog.models()["llama-2-7b"])
 
 
 def test_plan_as_instance(tmp_path: Path, good_plan: dict[str, Any]) -> None:
     line = refused("solve", write(tmp_path, good_plan, "p.json"))
-    assert "'octocp.plan/1'" in line
+    assert "'octocp.plan/1': the file is a plan" in line
     assert "octocp.instance/1" in line
+
+
+@pytest.mark.parametrize("command", ["solve", "bound", "compare"])
+def test_model_as_instance(command: str) -> None:
+    line = refused(command, "nemotron-nano-v2-9b")
+    assert "is a model, not an instance" in line
+    assert "instances that use it: nemotron-nano-v2-9b-p4-m16, " in line
+    assert "octocp instances nemotron-nano-v2-9b" in line
+    assert "octocp new" in refused(command, "llama-2-7b")
+    line = refused(command, catalog.models()["llama-2-7b"])
+    assert "the file is a model, and an instance is needed here" in line
 
 
 # Plans that the schema accepts and that are nonsense: shown, or refused with a reason; never a crash.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,13 +135,27 @@ sys.exit(f"loaded: {found}" if found else 0)
         ["compare", TINY, "-w", "0"],
         ["bound"],
         ["bound", "one", "two"],
-        ["models", "extra"],
+        ["models", "extra", "more"],
         ["new", "a.yaml", "b.yaml"],
     ],
 )
 def test_wrong_command_line(arguments: list[str]) -> None:
     assert "--help" in refused(*arguments)
     assert not list(Path.cwd().iterdir())
+
+
+def test_wrong_values_are_said_once_and_in_words() -> None:
+    line = refused("export", "p.json", "--to", "pdf")
+    assert line.count("pdf") == 1
+    assert "Value error" not in line
+    assert "Input should" not in refused("solve", TINY, "-w", "q")
+
+
+def test_help_leads_on() -> None:
+    text = " ".join(octocp("--help").out.split())
+    assert "octocp new mine.yaml" in text
+    assert "docs/formats.md" in text
+    assert "mine.plan.json" in " ".join(octocp("solve", "--help").out.split())
 
 
 def test_a_bug_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +218,7 @@ def test_solve() -> None:
     assert first.startswith("Optimal: makespan 2750 ticks (27.5 ms)")
     assert str(file) in second
     assert f"octocp show {file}" in second
-    assert ran.err == "" or "plan" in ran.err
+    assert ran.err.startswith(f"{TINY}: 7 layers, 2 devices, 3 microbatches, 2 to 4 stages")
     plan = json.loads(file.read_text())
     assert plan["format"] == "octocp.plan/1"
     assert plan["solve"]["seed"] == 7
@@ -281,19 +296,75 @@ def test_an_old_plan_is_replaced_whole() -> None:
     assert {path.name for path in Path.cwd().iterdir()} == {"p.json", "link.json"}
 
 
-def test_names_that_are_no_file_names() -> None:
-    octocp("new", "instance.yaml")
-    text = Path("instance.yaml").read_text()
-    for name, file in (
-        ("../up/ä b", "up---b.plan.json"),
-        ("...", "plan.plan.json"),
-        ("n" * 200, "n" * 100 + ".plan.json"),
-    ):
-        Path("instance.yaml").write_text(text.replace("name: instance\n", f"name: {json.dumps(name)}\n"))
-        ran = octocp("solve", "instance.yaml", "-w", 1, "--gap", 0.9, "--json")
-        assert ran.code == 0, ran
-        assert json.loads(ran.out)["plan"] == file
-        assert Path(file).is_file()
+def test_the_plan_is_named_after_the_file(tmp_path: Path) -> None:
+    text = octocp("new", "-").out
+    Path("my file.v2.yaml").write_text(text.replace("name: FILE\n", 'name: "../up/ä b"\n'))
+    ran = octocp("solve", "my file.v2.yaml", "-w", 1, "--gap", 0.9, "--json")
+    assert ran.code == 0, ran
+    assert json.loads(ran.out)["plan"] == "my file.v2.plan.json"
+    assert Path("my file.v2.plan.json").is_file()
+    (tmp_path / "sub").mkdir()
+    Path("sub/x.yaml").write_text(text)
+    assert octocp("solve", "sub/x.yaml", "-w", 1, "--gap", 0.9, "-q").code == 0
+    assert Path("x.plan.json").is_file()
+
+
+def test_first_lines_tell_the_size() -> None:
+    assert octocp("new", "mine.yaml").code == 0
+    shape = "mine: 10 layers, 2 devices, 4 microbatches, 2 to 4 stages, at most 2 on a device."
+    assert octocp("solve", "mine.yaml", "-w", 1, "--gap", 0.9).err.splitlines()[0] == shape
+    assert shape not in octocp("solve", "mine.yaml", "-w", 1, "--gap", 0.9, "-q").err
+    assert octocp("bound", "mine.yaml").out.splitlines()[0] == shape
+    assert octocp("compare", "mine.yaml", "--no-solver").out.splitlines()[0] == shape
+    ran = octocp("bound", "tiny-memory")
+    assert ran.out.startswith("tiny-memory: 5 layers, 2 devices, 4 microbatches, 2 stages, linear placement.\n")
+
+
+def test_solve_tells_the_gain_over_known_schedules() -> None:
+    octocp("new", "mine.yaml")
+    ran = octocp("solve", "mine.yaml", "-w", 1, "-t", 20)
+    assert " % below the best of GPipe, 1F1B, interleaved 1F1B and ZB-H1" in ran.out
+    rows = json.loads(octocp("compare", "mine.yaml", "--no-solver", "--json").out)
+    best = min((row for row in rows if row["makespan"]), key=lambda row: row["makespan"])
+    data = json.loads(octocp("solve", "mine.yaml", "-w", 1, "--gap", 0.5, "--json").out)
+    assert data["best_heuristic_value"] == best["makespan"]
+    assert data["best_heuristic"] == best["method"].removesuffix("-balanced")
+    # Where none of them fits in memory, nothing is said.
+    assert "below" not in octocp("solve", "tiny-memory", "-w", 1, "-t", 20).out
+    data = json.loads(octocp("solve", "tiny-memory", "-w", 1, "-t", 20, "--json").out)
+    assert data["best_heuristic"] is data["best_heuristic_value"] is None
+
+
+def test_large_instances_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octocp import api
+
+    monkeypatch.setattr(api, "MOST_COMPARED_OPS", 5)
+    result = api.solve(api.load_instance(TINY), time_limit=20, workers=1)
+    assert result.baseline is result.gain is None
+    assert result.sentence().startswith("Optimal: makespan 2750 ticks (27.5 ms); no partition")
+
+
+def test_save_plan(plan_file: Path) -> None:
+    plan = package.load_plan(str(plan_file))
+    package.save_plan(plan, "p.json")
+    package.save_plan(plan, Path("q.json"))
+    assert Path("p.json").read_bytes() == Path("q.json").read_bytes() == plan_file.read_bytes()
+    with pytest.raises(package.InputError, match="cannot be written"):
+        package.save_plan(plan, "missing/p.json")
+
+
+def test_hints_name_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octocp.cli.output import program
+
+    monkeypatch.setattr(sys, "argv", ["/a/pytest"])
+    assert program() == "octocp"
+    monkeypatch.setattr(sys, "argv", ["some dir/octocp"])
+    assert program() == "'some dir/octocp'"
+    Path("octocp").write_text("")
+    Path("octocp").chmod(0o755)
+    monkeypatch.setenv("PATH", str(Path.cwd()))
+    monkeypatch.setattr(sys, "argv", [str(Path.cwd() / "octocp")])
+    assert program() == "octocp"
 
 
 INFEASIBLE = {
@@ -327,7 +398,7 @@ def test_no_plan_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoPlanError("no plan found in 0.0 s; proven lower bound 5 ticks")
 
     monkeypatch.setattr("octocp.api.solve", solve)
-    assert "no plan found" in refused("solve", TINY, code=4)
+    assert "no plan found" in refused("solve", TINY, "-q", code=4)
     assert not list(Path.cwd().iterdir())
 
 
@@ -354,7 +425,7 @@ def test_interrupted_before_there_is_anything_to_keep(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr("octocp.api.solve", interrupt)
-    assert refused("solve", TINY, code=130) == "octocp: interrupted"
+    assert refused("solve", TINY, "-q", code=130) == "octocp: interrupted"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -475,9 +546,10 @@ def test_bound() -> None:
     assert values == sorted(values, reverse=True)
     assert 0 < values[0] <= 2750
     for each in found:
-        assert set(each) == {"name", "value", "value_ms", "detail"}
+        assert set(each) == {"name", "value", "value_ms", "detail", "explanation"}
         assert each["name"] in ran.out
         assert each["detail"]
+        assert each["explanation"] in ran.out
     assert f"below {values[0]} ticks" in ran.out
 
 
@@ -490,13 +562,49 @@ def test_catalogue(command: str, known: str) -> None:
     ran = octocp(command)
     assert (ran.code, ran.err) == (0, "")
     data = json.loads(octocp(command, "--json").out)
-    assert len(ran.out.splitlines()) == len(data)
+    folders = {"models": 0, "instances": len({each.get("folder") for each in data})}[command]
+    assert len(ran.out.splitlines()) == len(data) + folders
     entry = next(each for each in data if each["name"] == known)
     assert entry["layers"] == {"models": 58, "instances": 7}[command]
     for each in data:
         assert each["description"], each
         assert "layers" in each, each
         assert Path(each["path"]).is_file()
+
+
+def test_catalogue_filter() -> None:
+    lines = octocp("instances", "TINY").out.splitlines()
+    assert lines[0] == "teaching/"
+    assert [line.split()[0] for line in lines[1:]] == ["tiny-memory", TINY, "tiny-uneven-head"]
+    assert octocp("instances", "teaching").out.splitlines() == lines
+    data = json.loads(octocp("instances", "llama3-8b", "--json").out)
+    assert {each["model"] for each in data} == {"llama3-8b"}
+    assert [line.split()[0] for line in octocp("models", "jamba").out.splitlines()] == ["jamba-100b", "jamba-20b"]
+    assert "no shipped model has 'qqq'" in refused("models", "qqq")
+    assert "no shipped instance has 'qqq'" in refused("instances", "qqq", "--json")
+
+
+def test_models_tell_where_costs_come_from() -> None:
+    assert re.search(r"^llama-2-7b +34 layers of 3 kinds +derived ", octocp("models").out, re.MULTILINE)
+    assert {each["provenance"] for each in json.loads(octocp("models", "--json").out)} == {"published", "derived"}
+
+
+@pytest.mark.parametrize("columns", [30, 80, 100, 200])
+def test_catalogue_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octocp.cli.catalogue.is_terminal", lambda: True)
+    monkeypatch.setattr("octocp.cli.catalogue.width", lambda: columns)
+    for command in ("models", "instances"):
+        lines = octocp(command).out.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert any({"models": "OctoPipe's", "instances": "A heavy head on"}[command] in line for line in lines)
+
+
+def test_compare_says_why_rows_are_missing() -> None:
+    ran = octocp("compare", TINY, "--no-solver")
+    assert "No row of cp-sat: --no-solver leaves it out." in ran.out
+    assert "No -balanced row of gpipe, 1f1b, zb-h1: the balanced partition is the uniform one." in ran.out
+    # The model has no sizes.
+    assert re.search(r"^1f1b .* -  +2 ", ran.out, re.MULTILINE)
 
 
 def test_new() -> None:

@@ -17,7 +17,7 @@ from handmade import toy_plan
 from octocp.checker import memory_timeline
 from octocp.errors import InputError
 from octocp.report.export import EXPORTERS, SUFFIXES
-from octocp.report.export.gantt import COLOURS, colour, ink_on, layout
+from octocp.report.export.gantt import COLOURS, NODE, colour, ink_on, layout
 from octocp.schema import Plan
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -192,8 +192,31 @@ def test_a_thousand_devices_still_make_a_page() -> None:
 def test_crowded_charts_leave_numbers_out() -> None:
     scene = layout(toy_plan(microbatches=150))
     microbatches = [label for label in scene.labels if label.anchor == "middle" and label.size < 10]
-    assert all(label.size >= 5 for label in microbatches)
+    assert not any(label.text.isdecimal() for label in microbatches)
     assert scene.width < 3000
+    assert not any("number: microbatch" in label.text for label in scene.labels)
+    some = [label for label in layout(make("plain")).labels if label.text.isdecimal() and label.size < 10]
+    assert some
+    assert all(label.size >= 6 for label in some)
+
+
+def test_a_line_stands_between_nodes() -> None:
+    def lines(nodes: list[int]) -> tuple[list[float], bool]:
+        scene = layout(
+            toy_plan(
+                cluster__devices=[{"node": node} for node in nodes],
+                partition=(2, 2, 2),
+                placement=(0, 1, 2),
+            )
+        )
+        explained = any("line: another node" in label.text for label in scene.labels)
+        return [line.y1 for line in scene.lines if line.stroke == NODE], explained
+
+    assert lines([0, 0, 0]) == ([], False)
+    (y,), explained = lines([0, 0, 1])
+    assert explained
+    rows = sorted({box.y for box in layout(make("plain")).boxes if box.tip})
+    assert y > rows[1]
 
 
 def test_colours_differ_by_kind_and_lighten_by_chunk() -> None:

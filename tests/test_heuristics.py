@@ -290,7 +290,7 @@ def only(heuristic, given: Problem) -> Attempt:
         (GPIPE, {"count": 3}, "3 stages and leaves their devices open"),
         (INTERLEAVED, {"microbatches": 3}, "3 is not a multiple of 2"),
         (INTERLEAVED, {"devices": 1}, "more than one device"),
-        (INTERLEAVED, {"max_per_device": 1}, "allows 2 to 2 stages on 2 devices"),
+        (INTERLEAVED, {"max_per_device": 1}, "allows 2 stages on 2 devices"),
         (INTERLEAVED, {"placement": "wave"}, "with wave placement"),
         (INTERLEAVED, {"count": 3}, "same number of stages"),
     ],

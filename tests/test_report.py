@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from handmade import toy_instance, toy_plan
 from octocp.report.bubbles import analyse
-from octocp.report.show import render, strip_owners, summary
+from octocp.report.show import render, strip_kinds, strip_owners, summary
 from octocp.report.units import axis_marks, milliseconds, printable
+from octocp.report.words import BOUND_WORDS
 from octocp.schema import Plan
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -149,7 +150,7 @@ def test_the_table_shows_layers_and_memory() -> None:
     text = render(chunked(cluster__memory_gb=80.0), 100)
     assert re.search(r"device 0 +0, 5 .* 7 / 80 GB", text)
     assert re.search(r"device 1 +1-2, 3-4 ", text)
-    assert "0-2*" in render(toy_plan(training__recompute="full"), 100)
+    assert "0-2r" in render(toy_plan(training__recompute="full"), 100)
 
 
 def test_strips_without_colour_tell_kinds_and_stages_apart() -> None:
@@ -172,9 +173,67 @@ def test_a_strip_column_shows_what_fills_most_of_it() -> None:
 
 
 def test_crowded_strips_are_still_complete() -> None:
-    text = render(toy_plan(microbatches=200), 40)
-    strips = [line for line in text.splitlines() if re.match(r"d\d ·*[FBW]", line)]
+    plan = toy_plan(microbatches=200)
+    text = render(plan, 40)
+    strips = [line for line in text.splitlines() if re.match(r"d\d [·█▒░]", line)]
     assert [len(line) for line in strips] == [40, 40]
+    assert "each column is one kind" in " ".join(text.split())
+    assert "microbatch" not in text[text.index("d0 ") :]
+    assert re.search(r"^d0 [#=.-]{37}$", render(plan, 40, unicode=False), re.MULTILINE)
+    coloured = render(plan, 40, colour=True)
+    assert set(re.findall(r"48;5;(\d+)m", coloured)) == {"25", "208", "107"}
+
+
+def test_a_shaded_strip_gives_every_kind_its_share() -> None:
+    # F and B of 7 and 3 ticks in turn: no column is more B than F, yet three of ten columns show it.
+    ops = [(0, kind, start, end) for k in range(100) for kind, start, end in (("F", 10 * k, 10 * k + 7),)]
+    ops += [(0, "B", 10 * k + 7, 10 * k + 10) for k in range(100)]
+    kinds = strip_kinds(by_hand(ops).ops, 1000, 50)
+    assert (kinds.count("F"), kinds.count("B"), kinds.count("")) == (35, 15, 0)
+    # A column shows only what is in it.
+    kinds = strip_kinds(by_hand([(0, "F", 0, 14), (0, "B", 16, 40)]).ops, 40, 4)
+    assert kinds[0] == "F"
+    assert kinds[2:] == ["B", "B"]
+
+
+def test_found_by_and_bound_are_told_in_words() -> None:
+    plan = toy_plan()
+    info = plan.solve.model_copy(update={"found_by": "local search", "bound_name": "indivisible layer"})
+    text = " ".join(render(plan.model_copy(update={"solve": info}), 200).split())
+    assert "Found by local search." in text
+    assert "Bound: indivisible layer (layers that cannot be cut run every microbatch on one device" in text
+    data = summary(plan.model_copy(update={"solve": info}))
+    assert (data["found_by"], data["bound_name"]) == ("local search", "indivisible layer")
+    assert "Found by" not in render(plan, 200)
+
+
+def test_every_bound_has_words() -> None:
+    from octocp.bounds import all_bounds
+    from octocp.costs import build_problem
+
+    names = {bound.name for bound in all_bounds(build_problem(toy_instance()))} | {"balanced load", "joint model"}
+    assert names <= set(BOUND_WORDS)
+
+
+def test_the_parts_of_a_device_s_time_are_explained() -> None:
+    text = " ".join(render(toy_plan(), 100).split())
+    assert "with busy they add up to the whole step" in text
+    assert "no further share" in text
+    assert "nothing in the model has a size" not in text
+
+
+def test_no_peak_memory_where_nothing_has_a_size() -> None:
+    plan = toy_plan(cluster__memory_gb=80.0)
+    model = plan.instance.model
+    none = dict.fromkeys(("static_gb", "activation_gb", "weight_activation_gb"), 0.0)
+    model = model.model_copy(
+        update={"kinds": {kind: costs.model_copy(update=none) for kind, costs in model.kinds.items()}}
+    )
+    bare = plan.model_copy(update={"instance": plan.instance.model_copy(update={"model": model})})
+    for width in (60, 100):
+        text = render(bare, width)
+        assert re.search(r"^ ?d\S* .* -$", text, re.MULTILINE)
+        assert "nothing in the model has a size" in " ".join(text.split())
 
 
 def test_colour_marks_each_kind_and_alternate_stage() -> None:

@@ -17,7 +17,7 @@ from octocp.errors import InfeasibleError
 from octocp.problem import B, F, Problem, W
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
-from octocp.search.evaluator import NEVER
+from octocp.search.evaluator import NEVER, RULES
 from octocp.search.local import LocalSearch, Search, State
 from octocp.search.moves import mutate
 from octocp.search.twin import dispatch
@@ -154,7 +154,7 @@ def one_device(rules: list[float], backward: int = 2, **more) -> list[str]:
 
 def test_the_twin_without_patience():
     """Stage 1: F 4-7, B 7-10, then F 10-13 (it came at 8; W waits), B 13-16. Stage 0: B0 10-12, W0 12-16, B1 16."""
-    assert one_device([0, 0, 0, 0]) == ["F0 at 0", "F1 at 4", "B0 at 10", "W0 at 12", "B1 at 16", "W1 at 18"]
+    assert one_device([0, 0, 0, 0, 0]) == ["F0 at 0", "F1 at 4", "B0 at 10", "W0 at 12", "B1 at 16", "W1 at 18"]
 
 
 def test_the_twin_waits_within_its_patience():
@@ -163,15 +163,15 @@ def test_the_twin_waits_within_its_patience():
     W0 takes 4: a patience of 1 waits for what comes before 19, one of 0.75 for what comes before 18.
     """
     link = {"latency_us": 1000}
-    impatient = one_device([0.75, 0, 0, 0], backward=3, link=link)
+    impatient = one_device([0.75, 0, 0, 0, 0], backward=3, link=link)
     assert impatient == ["F0 at 0", "F1 at 4", "B0 at 12", "W0 at 15", "B1 at 19", "W1 at 22"]
-    patient = one_device([1, 0, 0, 0], backward=3, link=link)
+    patient = one_device([1, 0, 0, 0, 0], backward=3, link=link)
     assert patient == ["F0 at 0", "F1 at 4", "B0 at 12", "B1 at 18", "W0 at 21", "W1 at 25"]
 
 
 def test_the_twin_waits_only_for_what_is_known():
     """With B of 2, device 0 decides at 14, before B1 of stage 1 has started: no patience sees it."""
-    found = one_device([9, 0, 0, 0], link={"latency_us": 1000})
+    found = one_device([9, 0, 0, 0, 0], link={"latency_us": 1000})
     assert found == ["F0 at 0", "F1 at 4", "B0 at 12", "W0 at 14", "B1 at 18", "W1 at 20"]
 
 
@@ -179,7 +179,7 @@ def test_the_twin_holds_back_what_memory_cannot_take():
     """Two devices, one microbatch each at a time: F1 of stage 0 waits for B0."""
     kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 2, "weight_activation_gb": 1}}
     given = problem("aa", kinds, microbatches=2, memory=3)
-    schedule = dispatch(given, Layout((0, 1, 2), (0, 1)), [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]], [0.0] * 4)
+    schedule = dispatch(given, Layout((0, 1, 2), (0, 1)), [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]], [0.0] * RULES)
     assert schedule is not None
     assert int(schedule.start[F, 0, 1]) == 4  # B0 runs 3-4, and leaves 1 of its 2 until W0
     assert max(schedule.peak_memory()) == 3
@@ -188,13 +188,13 @@ def test_the_twin_holds_back_what_memory_cannot_take():
 def test_the_twin_refuses_what_breaks_a_rule():
     given = problem([(1, 1, 1)] * 3, max_per_device=1)
     layout = Layout((0, 1, 2, 3), (0, 1, 1))
-    assert dispatch(given, layout, [[0.0] * 3] * 3, [0.0] * 4) is None
+    assert dispatch(given, layout, [[0.0] * 3] * 3, [0.0] * RULES) is None
 
 
 def test_the_twin_refuses_what_cannot_hold_one_microbatch():
     kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 2, "static_gb": 2}}
     given = problem("aa", kinds, memory=3)
-    assert dispatch(given, Layout((0, 1, 2), (0, 1)), [[0.0] * 2] * 3, [0.0] * 4) is None
+    assert dispatch(given, Layout((0, 1, 2), (0, 1)), [[0.0] * 2] * 3, [0.0] * RULES) is None
 
 
 # ---- what the search keeps ---------------------------------------------------------------------------

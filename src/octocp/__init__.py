@@ -25,11 +25,12 @@ __all__ = [
     "check",
     "load_instance",
     "load_plan",
+    "save_plan",
     "solve",
 ]
 
 if TYPE_CHECKING:
-    from octocp.api import SolveResult, check, load_instance, load_plan, solve
+    from octocp.api import SolveResult, check, load_instance, load_plan, save_plan, solve
     from octocp.errors import InfeasibleError, InputError, NoPlanError, OctoCPError
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 import octocp
@@ -16,19 +17,49 @@ from octocp.costs import build_problem
 from octocp.decode import to_plan
 from octocp.errors import NoPlanError, PlanRejectedError
 from octocp.heuristics import HEURISTICS, attempts
+from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, SolveInfo
-from octocp.schema.files import load_instance, load_plan
+from octocp.schema.files import load_instance, load_plan, write_plan
 from octocp.schema.plan import TracePoint
 from octocp.strategy import PHASES, Answer, solve_problem
 
 DEFAULT_TIME_LIMIT = 60.0
+# The known schedules are run once more for the sentence that compares with them, where that is quick.
+MOST_COMPARED_OPS = 200_000
+COMPARING_SECONDS = 0.5
+COMPARING_SHARE = 0.04
+TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "interleaved 1F1B", "zb-h1": "ZB-H1"}
 
 
 def default_workers() -> int:
     """Return how many threads CP-SAT uses unless told: all cores of a small machine, at most 8 of a large one."""
     return max(1, min(8, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The best known schedule on an instance, as `compare` has it.
+
+    Attributes
+    ----------
+    method : str
+        The heuristic that gives it.
+    value : int
+        Its objective, ticks.
+    among : tuple of str
+        The heuristics that have a plan on this instance.
+    """
+
+    method: str
+    value: int
+    among: tuple[str, ...]
+
+    def words(self) -> str:
+        """Name what it is the best of."""
+        names = [TITLES.get(name, name) for name in self.among]
+        return names[0] if len(names) == 1 else f"the best of {', '.join(names[:-1])} and {names[-1]}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +78,8 @@ class SolveResult:
         The argument that gives the bound.
     trace : list of Event
         Incumbent, bound and phase over time.
+    baseline : Baseline or None
+        The best of the known schedules; None where none applies or it would take long to know.
     """
 
     plan: Plan
@@ -56,20 +89,31 @@ class SolveResult:
     bound_name: str
     seconds: float
     trace: list[Event] = field(default_factory=list)
+    baseline: Baseline | None = None
 
     @property
     def gap(self) -> float:
         """(value - lower bound) / value."""
         return self.plan.gap
 
+    @property
+    def gain(self) -> float | None:
+        """How far the plan is below the best known schedule, as a share of that; None where it is not known."""
+        if self.baseline is None or not self.baseline.value:
+            return None
+        return (self.baseline.value - self.value) / self.baseline.value
+
     def sentence(self) -> str:
         """Say in one sentence how good the plan is."""
         ms = self.value * self.plan.tick_us / 1000
         what = f"{self.plan.objective} {self.value} ticks ({ms:.6g} ms)"
+        if self.baseline is not None and self.gain is not None:
+            share = f"{100 * self.gain:.1f} % below" if self.gain >= 0.0005 else "no better than"
+            what += f", {share} {self.baseline.words()}"
         if self.status == "optimal":
             return f"Optimal: {what}; no partition, placement or order of this instance is better ({self.bound_name})."
         bound = f"bound {self.lower_bound}: {self.bound_name}"
-        return f"Feasible: {what}, at most {100 * self.gap:.2f} % from optimal ({bound})."
+        return f"Feasible: {what}; at most {100 * self.gap:.2f} % from optimal ({bound})."
 
 
 def solve(
@@ -120,13 +164,46 @@ def solve(
     threads = workers or default_workers()
     progress = Progress(time_limit, gap, on_event)
     answer = solve_problem(problem, progress, workers=threads, seed=seed, without=without, phases=phases)
+    baseline = None
     try:
-        return _result(answer, instance, threads, seed)
+        if _comparing_seconds(answer) <= max(COMPARING_SECONDS, COMPARING_SHARE * time_limit):
+            baseline = _baseline(problem)
+        return _result(answer, instance, threads, seed, baseline)
     except KeyboardInterrupt:  # the search is over; a late Ctrl-C must not cost the plan
-        return _result(answer, instance, threads, seed)
+        return _result(answer, instance, threads, seed, baseline)
 
 
-def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> SolveResult:
+def _comparing_seconds(answer: Answer) -> float:
+    """Return about how long the known schedules take to run: what their phase of the search took."""
+    began = next((event.seconds for event in answer.trace if event.phase == "heuristics"), None)
+    if began is None:
+        return float("inf")
+    ended = (event.seconds for event in answer.trace if event.seconds >= began and event.phase not in _BEFORE_SEARCH)
+    return next(ended, answer.seconds) - began
+
+
+_BEFORE_SEARCH = ("start", "bounds", "heuristics")
+
+
+def _baseline(problem: Problem) -> Baseline | None:
+    """Return the best plan of the known schedules with every partition rule, if they are few enough to run again."""
+    if len(problem.kinds) * problem.n_devices * problem.n_microbatches > MOST_COMPARED_OPS:
+        return None
+    best: dict[str, int] = {}
+    for heuristic in HEURISTICS:
+        for attempt in attempts(heuristic, problem):
+            if attempt.status == "feasible" and attempt.schedule is not None:
+                value = attempt.schedule.value
+                best[heuristic.name] = min(value, best.get(heuristic.name, value))
+    if not best:
+        return None
+    method = min(best, key=lambda name: best[name])
+    return Baseline(method, best[method], tuple(best))
+
+
+def _result(
+    answer: Answer, instance: Instance, workers: int, seed: int, baseline: Baseline | None = None
+) -> SolveResult:
     info = SolveInfo(
         seconds=round(answer.seconds, 3),
         seed=seed,
@@ -142,7 +219,14 @@ def _result(answer: Answer, instance: Instance, workers: int, seed: int) -> Solv
     )
     plan = checked(answer.schedule, instance, method="cp-sat", lower_bound=answer.bound.value, solve=info)
     return SolveResult(
-        plan, plan.status, plan.value, plan.lower_bound, answer.bound.name, answer.seconds, list(answer.trace)
+        plan,
+        plan.status,
+        plan.value,
+        plan.lower_bound,
+        answer.bound.name,
+        answer.seconds,
+        list(answer.trace),
+        baseline,
     )
 
 
@@ -163,6 +247,17 @@ def checked(
             f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it"
         )
     return plan
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan file (JSON), as `octocp solve` does; it appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The place cannot be written to.
+    """
+    write_plan(plan, path)
 
 
 def check(plan: Plan) -> list[str]:
@@ -240,6 +335,7 @@ def _rank(row: Row) -> tuple[bool, int]:
 
 
 __all__ = [
+    "Baseline",
     "Row",
     "SolveResult",
     "bounds",
@@ -249,5 +345,6 @@ __all__ = [
     "default_workers",
     "load_instance",
     "load_plan",
+    "save_plan",
     "solve",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octocp.cli.inputs import load, naming
+from octocp.cli.inputs import headline, load, naming
 from octocp.cli.options import InstanceArgument, Json
 from octocp.cli.output import write, write_json, write_table
 
@@ -14,6 +14,7 @@ def bound(instance: InstanceArgument, as_json: Json = False) -> None:
     """
     from octocp.bounds import all_bounds
     from octocp.costs import build_problem
+    from octocp.report.words import bound_words
 
     loaded, source = load(instance)
     with naming(source):
@@ -30,6 +31,7 @@ def bound(instance: InstanceArgument, as_json: Json = False) -> None:
                     "value": each.value,
                     "value_ms": milliseconds(each.value),
                     "detail": each.detail,
+                    "explanation": bound_words(each.name, each.detail, applies=each.value > 0),
                 }
                 for each in found
             ]
@@ -42,11 +44,12 @@ def bound(instance: InstanceArgument, as_json: Json = False) -> None:
     table.add_column("bound")
     table.add_column("ticks", justify="right")
     table.add_column("ms", justify="right")
-    table.add_column("from")
+    table.add_column("because")
     for each in found:
         # A bound of 0 says nothing; its detail tells what it would need.
         value = (str(each.value), f"{milliseconds(each.value):.6g}") if each.value else ("-", "-")
-        table.add_row(each.name, *value, each.detail)
+        table.add_row(each.name, *value, bound_words(each.name, each.detail, applies=each.value > 0))
+    write(headline(loaded) + "\n\n")
     write_table(table)
     best = found[0]
     write(

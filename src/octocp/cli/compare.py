@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octocp.cli.inputs import load, naming
+from octocp.cli.inputs import headline, load, naming
 from octocp.cli.options import DEFAULT_TIME_LIMIT, InstanceArgument, Json, Seed, TimeLimit, Workers
 from octocp.cli.output import note, write, write_json, write_table
 
@@ -43,7 +43,7 @@ def compare(
     if as_json:
         write_json([_data(row) for row in rows])
     else:
-        _write_rows(problem, rows)
+        _write_rows(problem, rows, solver=not no_solver)
 
 
 def _data(row: Row) -> dict[str, Any]:
@@ -66,10 +66,11 @@ def _data(row: Row) -> dict[str, Any]:
     }
 
 
-def _write_rows(instance: Instance, rows: list[Row]) -> None:
+def _write_rows(instance: Instance, rows: list[Row], *, solver: bool) -> None:
     from rich.table import Table
 
     from octocp.report.bubbles import analyse
+    from octocp.report.units import has_sizes
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, right in (
@@ -81,9 +82,9 @@ def _write_rows(instance: Instance, rows: list[Row]) -> None:
         ("peak GB", True),
         ("stages", True),
         ("seconds", True),
-        ("", False),
+        ("note", False),
     ):
-        table.add_column(name, justify="right" if right else "left", no_wrap=bool(name))
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "note")
     for row in rows:
         if row.plan is None:
             table.add_row(row.method, "-", "-", "-", "-", "-", "-", f"{row.seconds:.2f}", f"{row.status}: {row.reason}")
@@ -95,12 +96,20 @@ def _write_rows(instance: Instance, rows: list[Row]) -> None:
             str(plan.value),
             f"{100 * plan.gap:.2f} %",
             f"{100 * analyse(plan).bubble:.1f} %",
-            f"{max(plan.peak_memory_gb, default=0.0):.4g}",
+            f"{max(plan.peak_memory_gb, default=0.0):.4g}" if has_sizes(plan) else "-",
             str(len(plan.partition)),
             f"{row.seconds:.2f}",
             "optimal" if plan.status == "optimal" else "",
         )
+    write(headline(instance) + "\n\n")
     write_table(table)
+    known = {row.method for row in rows}
+    same = [row.method for row in rows if row.plan and row.method != "cp-sat" and f"{row.method}-balanced" not in known]
+    same = [name for name in same if not name.endswith("-balanced")]
+    if same:
+        write(f"No -balanced row of {', '.join(same)}: the balanced partition is the uniform one.\n")
+    if not solver:
+        write("No row of cp-sat: --no-solver leaves it out.\n")
     if rows:
         bound = rows[0].lower_bound
         write(f"No plan of this instance is below {bound} ticks ({bound * instance.tick_us / 1000:.6g} ms).\n")

@@ -22,6 +22,29 @@ def load(reference: str) -> tuple[Instance, Path]:
     return load_instance(path), path
 
 
+def headline(instance: Instance) -> str:
+    """Say in one line how large an instance is and what its stages may be."""
+    from octocp.costs import build_problem
+    from octocp.report.units import counted, printable
+
+    problem = build_problem(instance)
+    least, most = problem.min_stages, problem.max_stages
+    stages = counted(most, "stage") if least == most else f"{least:,} to {most:,} stages"
+    parts = [
+        counted(problem.n_layers, "layer"),
+        counted(problem.n_devices, "device"),
+        counted(problem.n_microbatches, "microbatch", "microbatches"),
+        stages,
+    ]
+    if problem.partition is not None:
+        parts.append("partition given")
+    if problem.family != "free":
+        parts.append("placement given" if problem.family == "fixed" else f"{problem.family} placement")
+    elif instance.stages.max_per_device is not None and instance.stages.max_per_device < most:
+        parts.append(f"at most {instance.stages.max_per_device:,} on a device")
+    return f"{printable(instance.name)}: {', '.join(parts)}."
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the file to errors that are found only once its numbers are put together."""

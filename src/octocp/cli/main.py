@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -22,6 +23,8 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 EPILOG = (
+    "A first plan: octocp new mine.yaml writes a commented instance to start from, and octocp solve mine.yaml plans it "
+    "and writes mine.plan.json. Documentation: README.md and docs/ in the repository; docs/formats.md has every key. "
     "Exit codes: 0 done; 1 check found violations; 2 wrong input or command line; 3 proven infeasible; "
     "4 no plan within the time limit; 70 a bug in OctoCP (OCTOCP_DEBUG=1 shows where)."
 )
@@ -103,7 +106,7 @@ def _unexpected(error: Exception) -> int:
     if callable(wording := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "octocp"
-        complain(f"{cut(str(wording()).rstrip('.'))} (see {where} --help)")
+        complain(f"{cut(_plain(str(wording())).rstrip('.'))} (see {where} --help)")
         return EXIT_USAGE
     if os.environ.get("OCTOCP_DEBUG"):
         import traceback
@@ -112,3 +115,11 @@ def _unexpected(error: Exception) -> int:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(f"{text}; this is a bug in OctoCP, please report it (OCTOCP_DEBUG=1 shows where)")
     return EXIT_BUG
+
+
+def _plain(text: str) -> str:
+    """Word what some versions of typer take from pydantic as it is."""
+    text = text.replace("Value error, ", "")
+    text = re.sub(r"Input should be a valid integer\b.*", "a whole number is needed", text)
+    text = re.sub(r"Input should be a valid number\b.*", "a number is needed", text)
+    return text.replace("Input should be", "it should be")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ name: {name}
 # The model: a name that `octocp models` lists, the path of a model file, or written inline as here.
 model:
   name: my-model
-  layers: "E TTTTTTTT L"         # one symbol per layer, first to last; blanks do not count
+  layers: "E TTTTTTTT L"         # one symbol per layer, first to last; or a list of kinds: [E, T, T, L]
   kinds:                         # costs of one layer of each kind, per microbatch; what is left out is 0
     E: {{name: embedding, forward_ms: 0.6, backward_input_ms: 0.2, backward_weight_ms: 0.4}}
     T:
@@ -38,8 +39,8 @@ model:
 # profile: NAME                  # which of the model's profiles supplies the costs; the first by default
 
 cluster:
-  devices: 2                     # a number, or a list such as [{{name: a, memory_gb: 80, node: 0}}, ...]
-  memory_gb: 16                  # per device; leave it out for no limit
+  devices: 2                     # pipeline ranks: a number, or a list like [{{name: a, memory_gb: 80, node: 0}}, ...]
+  memory_gb: 16                  # per device, and used to the last byte: leave headroom; no key: no limit
   link: {{latency_us: 5, bandwidth_gb_s: 100}}   # or {{intra_node: {{...}}, inter_node: {{...}}}}
 
 microbatches: 4
@@ -68,7 +69,7 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a commented instance to start from."""
-    from octocp.cli.output import safe_stem
+    from octocp.cli.output import program, safe_stem
 
     text = STARTER.format(file=file if str(file) != "-" else "FILE", name=safe_stem(file.stem))
     if str(file) == "-":
@@ -83,4 +84,4 @@ def new(
     from octocp.schema.files import write_whole
 
     write_whole(text.encode(), file)
-    note(f"Written to {file}. Next: octocp solve {file}")
+    note(f"Written to {file}. Next: {program()} solve {shlex.quote(str(file))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -129,6 +130,18 @@ def unicode() -> bool:
 def width() -> int:
     """Return the columns of the terminal."""
     return shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+
+
+def program() -> str:
+    """Return how this program was called, for commands to copy: a path where that is what was typed."""
+    called = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("octocp")
+    if called.name != "octocp":
+        return "octocp"
+    found = shutil.which("octocp")
+    with contextlib.suppress(OSError):
+        if found is not None and Path(found).samefile(called):
+            return "octocp"
+    return shlex.quote(str(called))
 
 
 def safe_stem(name: str) -> str:

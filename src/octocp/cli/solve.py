@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octocp.cli.inputs import load, naming
+from octocp.cli.inputs import headline, load, naming
 from octocp.cli.options import DEFAULT_TIME_LIMIT, Gap, InstanceArgument, Json, Seed, TimeLimit, Workers
-from octocp.cli.output import ensure_writable, note, safe_stem, write, write_json
+from octocp.cli.output import ensure_writable, note, program, write, write_json
 
 if TYPE_CHECKING:
     from octocp.api import SolveResult
@@ -28,7 +28,8 @@ def solve(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write the plan; - is stdout. [default: NAME.plan.json here]",
+            help="Where to write the plan; - is stdout. [default: mine.plan.json in the current folder for mine.yaml, "
+            "and the name with .plan.json for an instance of the catalogue]",
         ),
     ] = None,
     as_json: Json = False,
@@ -43,7 +44,7 @@ def solve(
     if to_stdout and as_json:
         raise typer.BadParameter("--json and -o - both write to stdout; leave one out")
     problem, source = load(instance)
-    path = output or Path(f"{safe_stem(problem.name)}.plan.json")
+    path = output or Path(f"{source.stem}.plan.json")
     if not to_stdout:
         ensure_writable(path, reads=source)
 
@@ -51,6 +52,10 @@ def solve(
     from octocp.cli.progress import Watch, interruptible, shown
     from octocp.schema.files import plan_json, write_plan
 
+    with naming(source):
+        shape = headline(problem)
+    if not quiet:
+        note(shape)
     watch = Watch(problem.tick_us)
     with interruptible() as interruption:
         with naming(source), shown(watch, quiet):
@@ -69,7 +74,7 @@ def solve(
         told("Interrupted: the best plan found so far is kept.")
     told(result.sentence())
     if not to_stdout:
-        told(f"Written to {path}. To look at it: octocp show {shlex.quote(str(path))}")
+        told(f"Written to {path}. To look at it: {program()} show {shlex.quote(str(path))}")
 
 
 def _data(result: SolveResult, path: Path, interrupted: bool) -> dict[str, Any]:
@@ -88,6 +93,8 @@ def _data(result: SolveResult, path: Path, interrupted: bool) -> dict[str, Any]:
         "lower_bound": result.lower_bound,
         "bound_name": result.bound_name,
         "gap": result.gap,
+        "best_heuristic": result.baseline and result.baseline.method,
+        "best_heuristic_value": result.baseline and result.baseline.value,
         "bubble": analyse(plan).bubble,
         "peak_memory_gb": plan.peak_memory_gb,
         "partition": plan.partition,

@@ -24,9 +24,11 @@ def _placements(problem: Problem) -> list[tuple[int, ...]]:
         if chunks * devices >= problem.min_stages and problem.placement_for(len(cyclic)) in (None, cyclic):
             found.append(cyclic)
     if not found:
+        least, most = problem.min_stages, problem.max_stages
+        stages = f"{least}" if least == most else f"{least} to {most}"
         raise NotApplicableError(
             f"needs the same number of stages, at least 2, on every device, in cyclic order; the instance allows "
-            f"{problem.min_stages} to {problem.max_stages} stages on {devices} devices with {problem.family} placement"
+            f"{stages} stages on {devices} devices with {problem.family} placement"
         )
     return found
 

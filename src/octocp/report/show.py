@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from io import StringIO
+from itertools import groupby
+from statistics import median
 from typing import Any
 
 from rich import box
@@ -19,12 +21,14 @@ from octocp.report.units import (
     counted,
     device_count,
     device_names,
+    has_sizes,
     milliseconds,
     percent,
     printable,
     sentence,
     stage_layers,
 )
+from octocp.report.words import bound_words
 from octocp.schema import Plan, PlanOp
 
 MIN_WIDTH = 40
@@ -41,6 +45,9 @@ STYLES = {
 IDLE_STYLE = "color(244)"
 # Without colour the kinds differ by letter and by the line that follows it.
 FILL = {True: {"F": "─", "B": "═", "W": "┄", "": "·"}, False: {"F": "-", "B": "=", "W": "~", "": "."}}
+# Where most ops are narrower than this, letters and numbers are noise: the strip is shaded by kind instead.
+LETTER_COLUMNS = 1.25
+SHADE = {True: {"F": "█", "B": "▒", "W": "░", "": "·"}, False: {"F": "#", "B": "=", "W": "-", "": "."}}
 
 
 def render(plan: Plan, width: int = 100, *, colour: bool = False, unicode: bool = True) -> str:
@@ -108,6 +115,8 @@ def summary(plan: Plan) -> dict[str, Any]:
         "span_ms": milliseconds(plan, plan.span),
         "lower_bound": plan.lower_bound,
         "lower_bound_ms": milliseconds(plan, plan.lower_bound),
+        "bound_name": plan.solve.bound_name,
+        "found_by": plan.solve.found_by,
         "gap": plan.gap,
         "bubble": report.bubble,
         "partition": plan.partition,
@@ -165,6 +174,12 @@ def _header(plan: Plan, report: BubbleReport) -> Text:
         ]
     )
     text.append(f"{shape}.")
+    if plan.solve.found_by:
+        text.append(f"\nFound by {printable(plan.solve.found_by, 60)}.")
+    if plan.solve.bound_name:
+        name = printable(plan.solve.bound_name, 60)
+        words = bound_words(plan.solve.bound_name)
+        text.append(f"\nBound: {name}" + (f" ({words})." if words else "."))
     return text
 
 
@@ -178,19 +193,24 @@ def _table(plan: Plan, report: BubbleReport, width: int, unicode: bool) -> Rende
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
-        table.add_column("imbalance", justify="right", no_wrap=True)
+        table.add_column("imbalance*", justify="right", no_wrap=True)
     table.add_column("peak memory" if wide else "GB", justify="right", no_wrap=True)
-    layers, labels = stage_layers(plan), _labels(plan, width)
+    layers, labels, sized = stage_layers(plan), _labels(plan, width), has_sizes(plan)
     for device in report.devices:
         parts = [device.busy, device.warm_up, device.steady, device.cool_down, *([device.imbalance] * wide)]
         shares = [part / report.makespan if report.makespan else 0.0 for part in parts]
         label = device.name if wide else labels[device.device]
         cells = [label, _layers(plan, device, layers)]
         cells += [percent(share) if wide else f"{100 * share:.0f}%" for share in shares]
-        table.add_row(*(Text(cell) for cell in (*cells, _memory(device, wide))))
-    if not any(plan.recompute):
-        return table
-    return Group(table, Text("* recomputes its forward during backward", "dim"))
+        table.add_row(*(Text(cell) for cell in (*cells, _memory(device, wide, sized))))
+    notes = ["Idle time is warm-up, steady and cool-down; with busy they add up to the whole step."]
+    if wide:
+        notes.append("* of the idle time, what is due to less work than on the busiest device; no further share.")
+    if not sized:
+        notes.append("No peak memory, since nothing in the model has a size.")
+    if any(plan.recompute):
+        notes.append("r: recomputes its forward during backward.")
+    return Group(table, Text("\n".join(notes), "dim"))
 
 
 def _labels(plan: Plan, width: int) -> list[str]:
@@ -204,7 +224,7 @@ def _labels(plan: Plan, width: int) -> list[str]:
 
 def _layers(plan: Plan, device: DeviceStatistics, layers: list[tuple[int, int]]) -> str:
     ranges = [
-        (f"{first}-{last}" if first < last else str(first)) + ("*" if _recomputes(plan, stage) else "")
+        (f"{first}-{last}" if first < last else str(first)) + ("r" if _recomputes(plan, stage) else "")
         for stage in device.stages[:MAX_RANGES]
         for first, last in [layers[stage]]
     ]
@@ -212,8 +232,10 @@ def _layers(plan: Plan, device: DeviceStatistics, layers: list[tuple[int, int]])
     return ", ".join(ranges + ([f"and {rest} more"] if rest else [])) or "none"
 
 
-def _memory(device: DeviceStatistics, wide: bool) -> str:
+def _memory(device: DeviceStatistics, wide: bool, sized: bool) -> str:
     peak = "?" if device.peak_memory_gb is None else _size(device.peak_memory_gb, wide)
+    if not sized:
+        return "-"
     if device.memory_gb is None:
         return f"{peak} GB" if wide else peak
     limit = _size(device.memory_gb, wide)
@@ -239,19 +261,59 @@ def _gantt(plan: Plan, width: int, colour: bool, unicode: bool) -> list[Text]:
     for op in plan.ops:
         by_device[op.device].append(op)
     place = chunks(plan)
+    crowded = _crowded(plan, makespan, columns)
     lines = []
     for device, name in enumerate(names):
         line = Text(set_cell_size(name, margin) + " ", no_wrap=True)
-        _strip(line, strip_owners(by_device[device], makespan, columns), place, colour, unicode)
+        if crowded:
+            _shaded(line, strip_kinds(by_device[device], makespan, columns), colour, unicode)
+        else:
+            _strip(line, strip_owners(by_device[device], makespan, columns), place, colour, unicode)
         lines.append(line)
-    return [*lines, *_axis(plan, makespan, margin, columns, unicode), *_legend(plan, colour, unicode)]
+    legend = _legend(plan, colour, unicode, crowded)
+    return [*lines, *_axis(plan, makespan, margin, columns, unicode), *legend]
+
+
+def _crowded(plan: Plan, makespan: int, columns: int) -> bool:
+    """Tell whether the typical op is too narrow for a letter of its own."""
+    lengths = [op.end - op.start for op in plan.ops if op.end > op.start]
+    return bool(lengths) and median(lengths) * columns < LETTER_COLUMNS * makespan
+
+
+def _shares(ops: list[PlanOp], makespan: int, columns: int) -> list[dict[str, int]]:
+    """Return how much of each column each kind of op fills, and idle time as kind ""; a column is `makespan` wide."""
+    shares: list[dict[str, int]] = [defaultdict(int) for _ in range(columns)]
+    for op in ops:
+        start, end = op.start * columns, op.end * columns
+        for column in range(start // makespan, min(-(-end // makespan), columns)):
+            shares[column][op.kind] += min(end, (column + 1) * makespan) - max(start, column * makespan)
+    for share in shares:
+        share[""] = makespan - sum(share.values())
+    return shares
+
+
+def strip_kinds(ops: list[PlanOp], makespan: int, columns: int) -> list[str]:
+    """Return the kind that each column of a crowded strip shows; "" for idle.
+
+    What a column holds beside the kind it shows is carried on to its neighbours, so that over any stretch
+    each kind, and idle time, gets about as many columns as it has time. A column shows only what is in it.
+    """
+    owed: dict[str, int] = defaultdict(int)
+    kinds = []
+    for share in _shares(ops, makespan, columns):
+        for kind, part in share.items():
+            owed[kind] += part
+        shown = max((kind for kind, part in share.items() if part > 0), key=lambda kind: owed[kind], default="")
+        owed[shown] -= makespan
+        kinds.append(shown)
+    return kinds
 
 
 def strip_owners(ops: list[PlanOp], makespan: int, columns: int) -> list[PlanOp | None]:
     """Return which op each column of a strip shows; None for idle.
 
     A column shows what fills most of it: idle time, or the kind of op with the largest share and
-    of that kind the op with the largest share. So a strip stays true however many ops it holds.
+    of that kind the op with the largest share.
     """
     shares: list[dict[str, int]] = [defaultdict(int) for _ in range(columns)]
     largest: list[dict[str, tuple[int, PlanOp]]] = [{} for _ in range(columns)]
@@ -296,6 +358,15 @@ def _strip(
         column = stop
 
 
+def _shaded(line: Text, kinds: list[str], colour: bool, unicode: bool) -> None:
+    for kind, run in groupby(kinds):
+        length = len(list(run))
+        if colour:
+            line.append((" " if kind else FILL[unicode][""]) * length, STYLES[kind][0] if kind else IDLE_STYLE)
+        else:
+            line.append(SHADE[unicode][kind] * length)
+
+
 def _axis(plan: Plan, makespan: int, margin: int, columns: int, unicode: bool) -> list[Text]:
     extent = milliseconds(plan, makespan)
     rule, tick = ("─", "┴") if unicode else ("-", "+")
@@ -313,18 +384,25 @@ def _axis(plan: Plan, makespan: int, margin: int, columns: int, unicode: bool) -
     return [Text(indent + "".join(line), no_wrap=True), Text(indent + "".join(labels), no_wrap=True)]
 
 
-def _legend(plan: Plan, colour: bool, unicode: bool) -> list[Text]:
-    fill = FILL[unicode]
+def _legend(plan: Plan, colour: bool, unicode: bool, crowded: bool) -> list[Text]:
+    fill = (SHADE if crowded else FILL)[unicode]
     split = plan.instance.training.split_backward
     words = {"F": "forward", "B": "backward, input" if split else "backward"}
     if split:
         words["W"] = "backward, weights"
     text = Text()
     for kind, word in words.items():
-        text.append(f"{kind}0" + (" " if colour else fill[kind] * 2), STYLES[kind][0] if colour else "")
+        sample = fill[kind] * 3 if crowded else f"{kind}0" + fill[kind] * 2
+        if colour:
+            sample = " " * 3 if crowded else f"{kind}0 "
+        text.append(sample, STYLES[kind][0] if colour else "")
         text.append(f" {word}   ")
     text.append(fill[""] * 3, IDLE_STYLE if colour else "")
-    text.append(" idle   number: microbatch")
+    text.append(" idle   ")
+    if crowded:
+        text.append("Ops are too many to tell apart: each column is one kind, and kinds have their share of columns.")
+        return [text]
+    text.append("number: microbatch")
     if any(count > 1 for _, count in chunks(plan).values()):
         text.append("   f, b, w: every other stage of a device" if split else "   f, b: every other stage of a device")
     return [text]

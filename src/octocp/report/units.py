@@ -55,6 +55,13 @@ def chunks(plan: Plan) -> dict[int, tuple[int, int]]:
     return {stage: (position, len(stages)) for stages in device_stages(plan) for position, stage in enumerate(stages)}
 
 
+def has_sizes(plan: Plan) -> bool:
+    """Tell whether anything in the model takes memory; without that, a peak of 0 GB says nothing."""
+    model = plan.instance.model
+    fields = ["static_gb", "activation_gb", "weight_activation_gb"] + ["output_mb"] * any(plan.recompute)
+    return any(getattr(model.costs(kind), field) for kind in set(model.layer_kinds()) for field in fields)
+
+
 def axis_step(extent: float, marks: int) -> float:
     """Return the smallest of 1, 2, 5 times a power of ten that takes at most `marks` steps to `extent`."""
     if extent <= 0 or marks < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import reprlib
 from collections.abc import Callable, Sequence
@@ -243,14 +244,30 @@ def validate(spec: type[SpecT], document: Document, file: str) -> SpecT:
         )
     found = document.data.get("format")
     if "format" in spec.model_fields and found != _format_of(spec):
-        was = "is missing" if found is None else f"is {_shorten(found)}"
-        raise InputError(was, place=_place(("format",), document), file=file, right=f"format: {_format_of(spec)}")
+        raise _wrong_format(found, spec, document, file)
     try:
         return spec.model_validate(document.data)
     except ValidationError as error:
         raise _first_error(error, spec, document, file) from None
     except RecursionError:
         raise InputError("is nested too deep", file=file) from None
+
+
+# What each format is, and what to do with a file of it where another one is needed.
+_KNOWN_FORMATS = {
+    "octocp.instance/1": ("an instance", "octocp solve makes a plan of an instance"),
+    "octocp.model/1": ("a model", "an instance names it: model: FILE; octocp new writes one to start from"),
+    "octocp.plan/1": ("a plan", "octocp show and octocp check read plans"),
+}
+
+
+def _wrong_format(found: Any, spec: type[Strict], document: Document, file: str) -> InputError:
+    right = f"format: {_format_of(spec)}"
+    problem = "is missing" if found is None else f"is {_shorten(found)}"
+    if isinstance(found, str) and found in _KNOWN_FORMATS:
+        (is_, advice), (needed, _) = _KNOWN_FORMATS[found], _KNOWN_FORMATS[_format_of(spec)]
+        problem, right = f"is {found!r}: the file is {is_}, and {needed} is needed here", f"{right}; {advice}"
+    return InputError(problem, place=_place(("format",), document), file=file, right=right)
 
 
 def _format_of(spec: type[Strict]) -> str:
@@ -292,15 +309,50 @@ def _first_error(error: ValidationError, spec: type[Strict], document: Document,
             problem = text
         problem, separator, right = problem.partition("; ")
     else:
-        problem = f"{_shorten(detail['input'])} is not right here" if detail["input"] is not None else "is null"
-        right = _wording(kind, detail["msg"])
+        needed = _NEEDED.get(kind)
+        problem = _described(detail["input"], wrong_type=needed is not None)
+        right = _wording(detail["msg"]) if needed is None else f"{needed} is needed"
+        if kind in _NUMERIC and isinstance(detail["input"], str) and _is_number(detail["input"]):
+            right += ", without quotes"
+        elif kind == "string_type" and isinstance(detail["input"], int | float):
+            right += ", in quotes"
     return InputError(problem, place=_place(loc, document), file=file, right=right)
 
 
-def _wording(kind: str, message: str) -> str:
-    """Word what pydantic would accept for people who have never heard of it."""
-    if kind in {"model_type", "dict_type"}:
-        return "a mapping of keys to values"
+# Pydantic's names for a wrong type, in words for people who have never heard of it.
+_NEEDED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("model_type", "dict_type"), "a mapping of keys to values"),
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+}
+_NUMERIC = {"int_type", "int_parsing", "float_type", "float_parsing"}
+
+
+def _described(value: Any, *, wrong_type: bool) -> str:
+    """Say what a value is that is not right, e.g. ``'4' is a text``."""
+    if value is None:
+        return "is null"
+    if isinstance(value, _TooLong):
+        return f"{value!r} is too large"
+    what = "not right here"
+    if wrong_type:
+        kinds = ((bool, what), (int, "a number"), (float, "a number"), (str, "a text"), (list, "a list"))
+        what = next((word for kind, word in kinds if isinstance(value, kind)), "a mapping")
+        what = "not a whole number" if isinstance(value, float) else what
+    return f"{_shorten(value)} is {what}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _wording(message: str) -> str:
     text = message.removeprefix("Input should be ")
     return text[:1].lower() + text[1:]
 
@@ -425,7 +477,11 @@ def load_plan(path: str | Path) -> Plan:
     InputError
         The file is missing, not JSON, or not a plan.
     """
-    return validate(Plan, read_document(Path(path)), str(path))
+    path = Path(path)
+    if not path.exists() and str(path) in catalog.instances():
+        right = f"it is an instance of the catalogue; octocp solve {path} makes a plan of it"
+        raise InputError("no such file", file=str(path), right=right)
+    return validate(Plan, read_document(path), str(path))
 
 
 def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[], dict[str, Path]]) -> Path:
@@ -452,6 +508,8 @@ def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[]
                 return known[reference]
             if direct.exists():
                 return direct
+            if folder == "instances" and reference in catalog.models():
+                raise InputError(f"{reference!r} is a model, not an instance", right=_instances_of(reference))
             close = difflib.get_close_matches(reference, known, n=1, cutoff=0.6)
             hint = f"did you mean {close[0]!r}?" if close else f"octocp {folder} lists the known ones"
             raise InputError(f"no {what} file or catalogue entry named {reference!r}", right=hint)
@@ -460,6 +518,16 @@ def _find(reference: str, beside: Path | None, folder: str, listing: Callable[[]
     if looks_like_path:
         raise InputError("no such file", file=str(direct))
     return direct
+
+
+def _instances_of(model: str, most: int = 3) -> str:
+    """Name shipped instances that use a model; their text is enough to tell, and reading all of them is slow."""
+    uses = re.compile(rf"^model: *[\"']?{re.escape(model)}[\"']? *(?:#|$)", re.MULTILINE)
+    found = [name for name, path in catalog.instances().items() if uses.search(path.read_text(encoding="utf-8"))]
+    if not found:
+        return "octocp new writes an instance to start from; it names the model"
+    rest = f" and {len(found) - most} more: octocp instances {model}" if len(found) > most else ""
+    return f"instances that use it: {', '.join(found[:most])}{rest}"
 
 
 def plan_json(plan: Plan) -> str:
@@ -471,7 +539,7 @@ def plan_json(plan: Plan) -> str:
     return head[: head.rindex("}")].rstrip() + ',\n "ops": [\n  ' + lines + "\n ]\n}\n"
 
 
-def write_plan(plan: Plan, path: Path) -> None:
+def write_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; the file appears whole or not at all.
 
     Raises
@@ -482,8 +550,9 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(plan_json(plan).encode(), path)
 
 
-def write_whole(content: bytes, path: Path) -> None:
+def write_whole(content: bytes, path: str | Path) -> None:
     """Write through a temporary neighbour and rename, so that a killed run leaves no half file."""
+    path = Path(path)
     if path.is_symlink():
         path = path.resolve()
     temporary = path.with_name(f".{path.name}.tmp")

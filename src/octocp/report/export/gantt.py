@@ -26,8 +26,12 @@ COLOURS = {"F": (49, 101, 163), "B": (232, 140, 60), "W": (176, 207, 121)}
 INK, MUTED, GRID, IDLE, PAPER = "#1f2328", "#667079", "#dde1e6", "#f3f4f6", "#ffffff"
 # Mean advance of a sans-serif digit or letter, in parts of the font size.
 ADVANCE = 0.6
+# Points below which a number cannot be read; where most ops have no room for one, none has.
+LEAST_NUMBER = 6.0
+LEAST_NAME = 7.0
 
 LEFT, RIGHT, TOP, BOTTOM = 16.0, 20.0, 84.0, 46.0
+NODE = "#8b949e"
 SHARE_WIDTH = 44.0
 MIN_CHART, CROWDED_CHART, MAX_CHART = 860.0, 1500.0, 2600.0
 MAX_ROWS_HEIGHT = 2400.0
@@ -117,7 +121,7 @@ def layout(plan: Plan) -> Scene:
     makespan = report.makespan
     width = _chart_width(plan, makespan)
     pitch = min(34.0, MAX_ROWS_HEIGHT / len(names))
-    name_size = min(11.0, max(pitch * 0.8, 5.0))
+    name_size = min(11.0, max(pitch * 0.8, LEAST_NAME))
     margin = LEFT + max(map(len, names)) * name_size * ADVANCE + 8
     frame = _Frame(
         left=margin,
@@ -128,8 +132,10 @@ def layout(plan: Plan) -> Scene:
         scale=width / makespan if makespan else 0.0,
     )
     scene = Scene(margin + width + SHARE_WIDTH + RIGHT, frame.bottom + BOTTOM)
+    numbered = _numbered(plan, frame)
+    borders = _node_borders(plan)
     _title(scene, plan, report.bubble)
-    _legend(scene, plan, margin)
+    _legend(scene, plan, margin, numbered=numbered, nodes=bool(borders))
     _axis(scene, milliseconds(plan, makespan), frame)
     scene.labels.append(Label(margin + width + 8, TOP - 6, "busy", 9, MUTED))
     by_device: dict[int, list[PlanOp]] = defaultdict(list)
@@ -149,8 +155,36 @@ def layout(plan: Plan) -> Scene:
         for op in sorted(by_device[device], key=lambda op: (op.start, op.end)):
             if op.end > op.start:
                 fill = colour(op.kind, *place.get(op.stage, (0, 1)))
-                _op(scene, op, frame, y, fill=fill, tip=_tip(plan, op, layers))
+                _op(scene, op, frame, y, fill=fill, tip=_tip(plan, op, layers), numbered=numbered)
+    for device in borders:
+        y = TOP + pitch * device
+        scene.lines.append(Line(LEFT, y, margin + width + SHARE_WIDTH, y, NODE, 1.2))
     return scene
+
+
+def _node_borders(plan: Plan) -> list[int]:
+    """Return the devices that begin another node than the device before them is on."""
+    nodes = [device.node for device in plan.instance.cluster.device_list()]
+    return [device for device in range(1, len(nodes)) if nodes[device] != nodes[device - 1]]
+
+
+def _numbered(plan: Plan, frame: _Frame) -> bool:
+    """Tell whether at least half of the ops have room for their microbatch's number."""
+    timed = [op for op in plan.ops if op.end > op.start]
+    room = sum(_number_size(op, frame) >= LEAST_NUMBER for op in timed)
+    return 2 * room >= len(timed)
+
+
+def _number_size(op: PlanOp, frame: _Frame) -> float:
+    """Return the font size at which an op's number fits its box."""
+    width = _op_width(op, frame)
+    return min(9.5, frame.row * 0.55, (width - 1.5) / (len(str(op.microbatch)) * ADVANCE))
+
+
+def _op_width(op: PlanOp, frame: _Frame) -> float:
+    width = (op.end - op.start) * frame.scale
+    # A hairline of paper between neighbours, as long as the box is wide enough to spare it.
+    return width - (0.7 if width > 3 else 0.0)
 
 
 def _chart_width(plan: Plan, makespan: int) -> float:
@@ -169,16 +203,13 @@ def _tip(plan: Plan, op: PlanOp, layers: list[tuple[int, int]]) -> str:
     return f"{op.kind} of stage {op.stage}, microbatch {op.microbatch}: {held}{start:,.6g} to {end:,.6g} ms"
 
 
-def _op(scene: Scene, op: PlanOp, frame: _Frame, y: float, *, fill: str, tip: str) -> None:
-    x, width = frame.left + op.start * frame.scale, (op.end - op.start) * frame.scale
-    # A hairline of paper between neighbours, as long as the box is wide enough to spare it.
-    width -= 0.7 if width > 3 else 0.0
+def _op(scene: Scene, op: PlanOp, frame: _Frame, y: float, *, fill: str, tip: str, numbered: bool) -> None:
+    x, width = frame.left + op.start * frame.scale, _op_width(op, frame)
     scene.boxes.append(Box(x, y, width, frame.row, fill, tip))
-    text = str(op.microbatch)
-    size = min(9.5, frame.row * 0.55, (width - 1.5) / (len(text) * ADVANCE))
-    if size >= 5:
+    size = _number_size(op, frame)
+    if numbered and size >= LEAST_NUMBER:
         baseline = y + frame.row / 2 + size * 0.36
-        scene.labels.append(Label(x + width / 2, baseline, text, size, ink_on(fill), "middle"))
+        scene.labels.append(Label(x + width / 2, baseline, str(op.microbatch), size, ink_on(fill), "middle"))
 
 
 def _title(scene: Scene, plan: Plan, bubble: float) -> None:
@@ -192,7 +223,7 @@ def _title(scene: Scene, plan: Plan, bubble: float) -> None:
     scene.labels.append(Label(LEFT, 45, "   ·   ".join(parts), 11, MUTED))
 
 
-def _legend(scene: Scene, plan: Plan, x: float) -> None:
+def _legend(scene: Scene, plan: Plan, x: float, *, numbered: bool, nodes: bool) -> None:
     split = plan.instance.training.split_backward
     words = {"F": "forward", "B": "backward (inputs)" if split else "backward"}
     if split:
@@ -208,8 +239,8 @@ def _legend(scene: Scene, plan: Plan, x: float) -> None:
     scene.boxes.append(Box(x, y - 8.5, 10, 10, IDLE))
     _outline(scene, x, y - 8.5, 10)
     scene.labels.append(Label(x + 15, y, "idle", size, MUTED))
-    note = "number: microbatch" + ("; lighter: later stage of the device" if deepest > 1 else "")
-    scene.labels.append(Label(x + 52, y, note, size, MUTED))
+    notes = ["number: microbatch"] * numbered + ["lighter: later stage of the device"] * (deepest > 1)
+    scene.labels.append(Label(x + 52, y, "; ".join(notes + ["line: another node"] * nodes), size, MUTED))
 
 
 def _outline(scene: Scene, x: float, y: float, size: float) -> None:
