@@ -1,8 +1,9 @@
-"""Solve a suite of shipped instances one by one; append one JSON row each, and skip what is there already.
+"""Solve a suite of instances one by one; append one JSON row each, and skip what is there already.
 
     python scripts/bench/run.py known --time-limit 60 --workers 2
 
-Rows go to scripts/bench/results/SUITE.jsonl. Run on a quiet machine: neighbours disturb the timings.
+Suites are in suites.py. Rows go to scripts/bench/results/SUITE.jsonl. Run on a quiet machine: neighbours disturb
+the timings.
 """
 
 from __future__ import annotations
@@ -14,44 +15,23 @@ import platform
 import resource
 from pathlib import Path
 
+from suites import known_values, suite
+
 import octocp
-from octocp import catalog
 from octocp.progress import Event
+from octocp.schema import Instance
 from octocp.strategy import PHASES
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def known_values() -> dict[str, dict[str, object]]:
-    """Return the best known value and bound of every instance that has one."""
-    return json.loads((catalog.folder("instances") / "best_known.json").read_text())
-
-
-def suite(name: str) -> list[str]:
-    """Return the instances of a suite: known (proven answers), octopipe (the 36 rows), or one folder of instances."""
-    known = known_values()
-    shipped = catalog.instances()
-    if name == "known":
-        return [instance for instance, entry in known.items() if entry["proven"]]
-    if name == "octopipe":
-        return [
-            instance
-            for instance in known
-            if shipped[instance].parent.name == "octopipe" and instance.rsplit("-", 1)[-1] in ("m8", "m16")
-        ]
-    found = [instance for instance, path in shipped.items() if name in (path.parent.name, instance)]
-    if not found:
-        raise SystemExit(f"no suite, folder or instance named {name!r}")
-    return found
-
-
 def solve_row(
-    instance: str, time_limit: float, workers: int, seed: int, label: str, phases: list[str]
+    name: str, instance: Instance, time_limit: float, workers: int, seed: int, label: str, phases: list[str]
 ) -> dict[str, object]:
     """Solve one instance and describe the run as one row of the schema shared by all methods."""
     events: list[Event] = []
     row: dict[str, object] = {
-        "instance": instance,
+        "instance": name,
         "method": label,
         "time_limit": time_limit,
         "workers": workers,
@@ -61,7 +41,7 @@ def solve_row(
     }
     try:
         result = octocp.solve(
-            octocp.load_instance(instance),
+            instance,
             time_limit=time_limit,
             workers=workers,
             seed=seed,
@@ -104,15 +84,15 @@ def main() -> None:
         rows = (json.loads(line) for line in out.read_text().splitlines())
         done = {(row["instance"], row["method"], row["time_limit"], row["workers"], row["seed"]) for row in rows}
     known = known_values()
-    for instance in suite(args.suite):
-        if (instance, args.label, args.time_limit, args.workers, args.seed) in done:
+    for name, load in suite(args.suite).items():
+        if (name, args.label, args.time_limit, args.workers, args.seed) in done:
             continue
-        row = solve_row(instance, args.time_limit, args.workers, args.seed, args.label, args.phases.split(","))
+        row = solve_row(name, load(), args.time_limit, args.workers, args.seed, args.label, args.phases.split(","))
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        best = known.get(instance, {}).get("value")
+        best = known.get(name, {}).get("value")
         print(
-            f"{instance:40s} {row['status']:9s} {row.get('value', row.get('reason'))!s:>10s} "
+            f"{name:40s} {row['status']:9s} {row.get('value', row.get('reason'))!s:>10s} "
             f"bound {row.get('lower_bound', '')!s:>9s} known {best!s:>9s} {row.get('seconds', '')!s:>7s} s",
             flush=True,
         )

@@ -205,7 +205,8 @@ def warm_up() -> None:
 
 SHORT, LONG = 1_000, 60_000
 # Ops scheduled in one call of the compiled code, at most: about a second, so that time limits are kept.
-OPS_PER_CALL = 12_000_000
+OPS_PER_CALL = 10_000_000
+LEAST_MOVES = 20
 # No one temperature is best everywhere: the first rounds are hot, later ones take turns.
 HOT_ROUNDS = 3
 TEMPERATURES = (0.01, 0.004, 0.002)
@@ -229,10 +230,8 @@ class Search:
         self.local = LocalSearch(problem, most_stages)
         self.workers = workers
         self._pool = list(self.local.starts())
-        stages = max(problem.min_stages, min(self.local.most, 4 * problem.n_devices))
-        ops = stages * problem.n_microbatches * len(problem.kinds)
-        self._longest = max(20, min(LONG, OPS_PER_CALL // ops))
-        self._moves, self._round = min(SHORT, self._longest), 0
+        self._ops_per_stage = problem.n_microbatches * len(problem.kinds)
+        self._moves, self._round = SHORT, 0
         self._turn = seed * 1_000_003 + 1
         self._seen: Schedule | None = None
 
@@ -250,7 +249,8 @@ class Search:
                 return state
             turn = 0 if self._round < HOT_ROUNDS else number % len(TEMPERATURES)
             hot = TEMPERATURES[turn]
-            after = self.local.improve(state, self._moves, hot, COLD, progress.bound.value, number % (1 << 31))
+            moves = min(self._moves, max(LEAST_MOVES, OPS_PER_CALL // (state.stages * self._ops_per_stage)))
+            after = self.local.improve(state, moves, hot, COLD, progress.bound.value, number % (1 << 31))
             if after.value < NEVER and (progress.value is None or after.value < progress.value):
                 found = self.local.schedule(after)
                 if found is not None and progress.offer(found):
@@ -266,5 +266,5 @@ class Search:
                     self._pool = improved
                     return
                 self._pool = improved[: max(KEPT, len(improved) // 2)]
-                self._moves = min(self._moves * 2, self._longest)
+                self._moves = min(self._moves * 2, LONG)
                 self._round += 1
