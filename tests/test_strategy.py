@@ -206,7 +206,7 @@ def test_memory_that_cannot_fit_names_device_need_and_cap():
     with pytest.raises(InfeasibleError) as caught:
         octocp.solve(instance("aa", kinds, devices=devices), time_limit=30, workers=1)
     assert str(caught.value) == (
-        "memory cannot fit: in the best layout small needs 5 GB; its limit is 4 GB: 1 GB too much"
+        "memory cannot fit: in the best layout found, small needs 5 GB; its limit is 4 GB: 1 GB too much"
     )
     assert caught.value.exit_code == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -15,7 +16,7 @@ from octocp.bounds import Bound, all_bounds
 from octocp.checker import check_plan
 from octocp.costs import build_problem
 from octocp.decode import to_plan
-from octocp.errors import NoPlanError, PlanRejectedError
+from octocp.errors import InputError, NoPlanError, PlanRejectedError
 from octocp.heuristics import HEURISTICS, attempts
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
@@ -26,6 +27,7 @@ from octocp.schema.plan import TracePoint
 from octocp.strategy import PHASES, Answer, solve_problem
 
 DEFAULT_TIME_LIMIT = 60.0
+MAX_WORKERS = 1000
 # The known schedules are run once more for the sentence that compares with them, where that is quick.
 MOST_COMPARED_OPS = 200_000
 COMPARING_SECONDS = 0.5
@@ -160,6 +162,7 @@ def solve(
     NoPlanError
         None was found in time.
     """
+    _check_options(time_limit, workers, seed, gap)
     problem = build_problem(instance)
     threads = workers or default_workers()
     progress = Progress(time_limit, gap, on_event)
@@ -199,6 +202,17 @@ def _baseline(problem: Problem) -> Baseline | None:
         return None
     method = min(best, key=lambda name: best[name])
     return Baseline(method, best[method], tuple(best))
+
+
+def _check_options(time_limit: float, workers: int | None, seed: int, gap: float) -> None:
+    if not (math.isfinite(time_limit) and time_limit > 0):
+        raise InputError(f"{time_limit} is not a time limit", place="time_limit", right="seconds, more than 0")
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
+        raise InputError(f"{workers} is not a number of workers", place="workers", right=f"1 to {MAX_WORKERS}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"{seed} is not a seed", place="seed", right="0 to 2147483647")
+    if not 0 <= gap < 1:
+        raise InputError(f"{gap} is not a gap", place="gap", right="a share from 0 to below 1")
 
 
 def _result(

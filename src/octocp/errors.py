@@ -71,4 +71,4 @@ class NoPlanError(OctoCPError):
 class PlanRejectedError(OctoCPError):
     """The independent checker refused a plan that OctoCP made: a bug in OctoCP, never silently written."""
 
-    exit_code = 1
+    exit_code = 70

@@ -142,6 +142,11 @@ class Problem:
         return -((-(base * scale + self.overhead)) // 1)
 
     @cached_property
+    def fastest_device(self) -> int:
+        """The device that takes least time for all microbatches."""
+        return min(range(self.n_devices), key=lambda device: sum(self.scale[device]))
+
+    @cached_property
     def min_scale(self) -> Fraction:
         """The smallest scale of any device and microbatch: bounds use it."""
         return min(min(row) for row in self.scale)

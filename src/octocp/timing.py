@@ -14,6 +14,9 @@ import numpy as np
 from octocp.problem import B, F, Problem, W
 from octocp.schedule import Layout, Op, Orders, Schedule
 
+# Ops up to which the least span for given orders is worth its time.
+EXACT_SPAN_OPS = 3_000
+
 
 class DeadlockError(ValueError):
     """The orders of the devices wait for each other; the text names an op of each device that waits."""
@@ -93,7 +96,8 @@ def time_orders(problem: Problem, layout: Layout, orders: Orders, *, fused: bool
     Returns
     -------
     Schedule
-        Earliest starts; for the span objective, then compressed (`compress_span`).
+        Earliest starts; for the span objective, then as late as keeps every device's last end, and up to
+        `EXACT_SPAN_OPS` ops the least span that the orders admit.
 
     Raises
     ------
@@ -108,7 +112,10 @@ def time_orders(problem: Problem, layout: Layout, orders: Orders, *, fused: bool
     start = [0] * len(sequence)
     _push(graph, sequence, start)
     if problem.objective == "span":
-        _compress(graph, sequence, start)
+        if len(sequence) <= EXACT_SPAN_OPS:
+            _compress(graph, sequence, start)
+        else:
+            _delay(graph, sequence, start)
     return Schedule(problem, layout, np.array(start, dtype=np.int64).reshape(graph.shape))
 
 
@@ -132,6 +139,15 @@ def _push(graph: _Graph, sequence: list[int], start: list[int]) -> None:
         end = start[one] + int(graph.duration[one])
         for other, delay in graph.following[one]:
             start[other] = max(start[other], end + delay)
+
+
+def _delay(graph: _Graph, sequence: list[int], start: list[int]) -> None:
+    """Start every op as late as its followers allow, in place; the last op of each device stays."""
+    last = {row[-1] for row in graph.rows if row}
+    for one in reversed(sequence):
+        if one not in last:
+            latest = min(start[other] - delay for other, delay in graph.following[one])
+            start[one] = latest - int(graph.duration[one])
 
 
 def _compress(graph: _Graph, sequence: list[int], start: list[int]) -> None:

@@ -61,7 +61,7 @@ def entry_delay(problem: Problem, boundary: int) -> int:
 
 def run_work(problem: Problem, kinds: tuple[int, ...], begin: int, end: int) -> int:
     """Return ticks that all microbatches' ops of one stage which holds the layers [begin, end) take at least."""
-    fastest = min(range(problem.n_devices), key=lambda device: sum(problem.scale[device]))
+    fastest = problem.fastest_device
     if problem.uniform_microbatches:
         return problem.n_microbatches * sum(problem.duration(kind, begin, end, fastest) for kind in kinds)
     return sum(
@@ -76,7 +76,7 @@ def total_work(problem: Problem) -> int:
     bounds = problem.fixed_bounds
     if bounds is not None:
         return sum(run_work(problem, problem.kinds, *bounds[stage : stage + 2]) for stage in range(len(bounds) - 1))
-    fastest = min(range(problem.n_devices), key=lambda device: sum(problem.scale[device]))
+    fastest = problem.fastest_device
     ticks = 0
     for kind in problem.kinds:
         layers = problem.prefix_ticks[kind][-1]

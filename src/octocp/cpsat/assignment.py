@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ortools.sat.python import cp_model
 
 from octocp.bounds.base import Bound
-from octocp.cpsat.run import new_solver, solve_model
+from octocp.cpsat.run import new_solver, solve_model, whole_bound
 from octocp.problem import B, F, Problem, W
 
 
@@ -64,7 +64,7 @@ def assignment_bound(
         return Bound("balanced load", upper, "no better assignment of layers to devices exists")
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return nothing
-    best = -int(-solver.best_objective_bound // 1)
+    best = whole_bound(solver)
     return Bound(
         "balanced load", int(-(-best * scale // 1)), "best assignment of layers to devices, with heads and tails"
     )

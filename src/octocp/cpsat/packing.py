@@ -55,14 +55,24 @@ def least_need(problem: Problem, layout: Layout) -> list[int]:
     return needs
 
 
-def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = False) -> Packing:
+def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = False, roomy: bool = False) -> Packing:
     """Deal the layers out so that the largest overrun of a memory limit is least.
 
     Parameters
     ----------
     balance : bool
         Among the layouts that fit, prefer an even load.
+    roomy : bool
+        Leave room for a weight part where it exceeds the activation. Enough for the serial schedule, not needed
+        by every plan: then only the status "fits" says anything.
     """
+    if roomy:
+        larger = tuple(
+            tuple(map(max, activation, weight))
+            for activation, weight in zip(problem.activation, problem.weight_activation, strict=True)
+        )
+        found = pack(replace(problem, activation=larger), seconds=seconds, seed=seed)
+        return found if found.status == "fits" else Packing("unknown")
     if all(cap is None for cap in problem.capacity) and not problem.colocate:
         return Packing("fits", _any_layout(problem))
     if problem.family == "free" and problem.partition is None:

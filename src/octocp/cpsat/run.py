@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,29 +84,44 @@ def solve_model(
     """
     failure: list[BaseException] = []
     status: list[Any] = []
+    over = threading.Event()
 
     def work() -> None:
         try:
             status.append(solver.solve(model, callback))
         except BaseException as error:  # handed to the caller below
             failure.append(error)
+        finally:
+            over.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    threading.Thread(target=work, daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
+        # Not Thread.join: interrupted, it takes a running thread for a finished one (bpo-45274).
+        while not over.wait(POLL_SECONDS):
             if stopped is not None and stopped():
                 solver.stop_search()
     except BaseException:
-        solver.stop_search()
-        thread.join(5.0)
+        # Python may end only after CP-SAT's threads have.
+        while not over.is_set():
+            solver.stop_search()
+            with suppress(KeyboardInterrupt):
+                over.wait(POLL_SECONDS)
         raise
     if failure:
         raise failure[0]
     if status[0] == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT calls the model invalid: {model.validate()}")
     return status[0]
+
+
+def whole_bound(solver: cp_model.CpSolver) -> int:
+    """Return the proven bound on an integer objective, after a status that has one.
+
+    CP-SAT tells it as a float, which may read 126.00000000000001 for 126: round up only what is clearly above.
+    """
+    bound = solver.best_objective_bound
+    slack = 1e-6 + 1e-12 * abs(bound)
+    return -int(-(bound - slack) // 1)
 
 
 def run(
@@ -151,7 +167,7 @@ def _outcome(build: Build, solver: Any, status: Any, schedule: Schedule | None, 
         return Outcome("infeasible", None, build.lower, seconds)
     if status == cp_model.UNKNOWN:
         return Outcome("unknown", schedule, build.lower, seconds)
-    bound = max(build.lower, -int(-solver.best_objective_bound // 1))
+    bound = max(build.lower, whole_bound(solver))
     if schedule is None:
         schedule = decode(build, solver.value)
     return Outcome("optimal" if status == cp_model.OPTIMAL else "feasible", schedule, bound, seconds)

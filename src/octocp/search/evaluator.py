@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from octocp.search.compiled import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,7 +31,7 @@ WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE = 0, 1, 2,
 RULES = 5
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def simulate(
     stages: int,
     microbatches: int,
@@ -273,7 +274,7 @@ def simulate(
     return makespan
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _admits(
     stage: int,
     microbatch: int,
@@ -306,7 +307,7 @@ def _admits(
     return bool(later <= room[device])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def latest_span(
     stages: int,
     microbatches: int,

@@ -206,6 +206,8 @@ def warm_up() -> None:
 SHORT, LONG = 1_000, 60_000
 # Ops scheduled in one call of the compiled code, at most: about a second, so that time limits are kept.
 OPS_PER_CALL = 10_000_000
+# And in the first call for a start: there are many, and all shall have had a turn soon.
+OPS_AT_FIRST = 600_000
 LEAST_MOVES = 20
 # No one temperature is best everywhere: the first rounds are hot, later ones take turns.
 HOT_ROUNDS = 3
@@ -249,7 +251,8 @@ class Search:
                 return state
             turn = 0 if self._round < HOT_ROUNDS else number % len(TEMPERATURES)
             hot = TEMPERATURES[turn]
-            moves = min(self._moves, max(LEAST_MOVES, OPS_PER_CALL // (state.stages * self._ops_per_stage)))
+            most = OPS_PER_CALL if self._round else OPS_AT_FIRST
+            moves = min(self._moves, max(LEAST_MOVES, most // (state.stages * self._ops_per_stage)))
             after = self.local.improve(state, moves, hot, COLD, progress.bound.value, number % (1 << 31))
             if after.value < NEVER and (progress.value is None or after.value < progress.value):
                 found = self.local.schedule(after)

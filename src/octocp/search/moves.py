@@ -9,8 +9,8 @@ static memory; activation memory is kept by the evaluator's admission.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from octocp.search.compiled import compiled
 from octocp.search.evaluator import ALTERNATE, NEVER, Floats, Ints, latest_span, simulate
 
 # Indices into `shape`: the constants of a problem.
@@ -32,14 +32,14 @@ FREE, CYCLIC, WAVE, FIXED = 0, 1, 2, 3
 IMPOSSIBLE = NEVER
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def family_device(family: int, stage: int, devices: int) -> int:
     """Return the device of a stage in the cyclic or the wave family."""
     block, rest = stage // devices, stage % devices
     return devices - 1 - rest if family == WAVE and block % 2 == 1 else rest
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def score(
     shape: Ints,
     edges: Ints,
@@ -135,7 +135,7 @@ def score(
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, rules: Floats) -> int:
     """Change a state at random, in place; return the new number of stages, or -1 where the move does not apply."""
     devices, kinds = shape[S_DEVICES], shape[S_KINDS]
@@ -226,7 +226,7 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
     return stages
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def copy_state(
     stages: int,
     kinds: int,
@@ -250,7 +250,7 @@ def copy_state(
         to_rules[rule] = rules[rule]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def anneal(
     shape: Ints,
     edges: Ints,

@@ -35,7 +35,7 @@ PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
 SMALL_JOINT = 400
 MEDIUM_JOINT = 2_000
 LARGEST_JOINT = 60_000
-HOPELESS_JOINT = 400_000
+HOPELESS_JOINT = 150_000
 
 # Seconds, and shares of the time limit.
 SMALL_SECONDS = 1.0
@@ -50,7 +50,9 @@ SEARCH_SHARE = 0.16
 NEIGHBOURHOOD_SHARE = 0.03
 JOINT_SHARE = 0.25
 
+# Stages that the local search starts from, at most: fine cuts pay with few devices too.
 MOST_CHUNKS = 8
+MANY_STAGES = 64
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class _Strategy:
         self.progress.enter("heuristics")
         for heuristic in HEURISTICS:
             for attempt in attempts(heuristic, self.problem):
+                if self.progress.done and self.progress.schedule is not None:
+                    return
                 if attempt.status == "feasible" and attempt.schedule is not None:
                     self.progress.offer(tightened(attempt.schedule), heuristic.name)
 
@@ -185,6 +189,11 @@ class _Strategy:
         for found in (balanced, packing):
             if found.status == "fits" and found.layout is not None:
                 progress.offer(SERIAL.run(problem, found.layout), "serial")
+        if progress.schedule is None and not progress.done:
+            # Where weight parts exceed activations, room for the larger of the two is enough.
+            roomy = pack(problem, seconds=max(0.5, min(5.0, progress.left)), seed=self.seed, roomy=True)
+            if roomy.status == "fits" and roomy.layout is not None:
+                progress.offer(SERIAL.run(problem, roomy.layout), "serial")
 
     def _balance(self) -> None:
         """Prove the bound of the best assignment of layers to devices."""
@@ -211,7 +220,7 @@ class _Strategy:
         if self._local is None:
             from octocp.search.local import Search
 
-            most = MOST_CHUNKS * self.problem.n_devices
+            most = max(MOST_CHUNKS * self.problem.n_devices, MANY_STAGES)
             self._local = Search(self.problem, seed=self.seed, workers=self.workers, most_stages=most)
         progress.enter("local search")
         self._local.run(progress, min(share * progress.limit, progress.left))
@@ -270,7 +279,7 @@ class _Strategy:
         outcome = self._solve(build, seconds=progress.left if seconds is None else seconds, whole=whole, until=until)
         if whole and outcome.status == "infeasible" and progress.schedule is None:
             refuse(problem, pack(problem, seconds=PACKING_SECONDS, seed=self.seed))
-            raise InfeasibleError("no plan exists: CP-SAT proved that the constraints cannot all be met")
+            raise InfeasibleError(_no_order(problem))
 
     # ---- helpers -------------------------------------------------------------------------------
 
@@ -317,7 +326,19 @@ def refuse(problem: Problem, packing: Packing) -> None:
         raise InfeasibleError(_contradiction(problem))
     if packing.status == "impossible":
         told = describe_excess(problem, packing.device, packing.need)
-        raise InfeasibleError(f"memory cannot fit: in the best layout {told}")
+        raise InfeasibleError(f"memory cannot fit: in the best layout found, {told}")
+
+
+def _no_order(problem: Problem) -> str:
+    """Say what is short where CP-SAT proves that no plan exists and sizes alone do not."""
+    told = "no plan exists: CP-SAT proved that the constraints cannot all be met"
+    layout = pack(problem, seconds=PACKING_SECONDS).layout
+    if layout is None or not problem.has_memory_limit:
+        return told
+    excess = SERIAL.run(problem, layout).memory_excess()
+    if excess is None:
+        return told
+    return f"{told}; even one microbatch at a time, {describe_excess(problem, *excess[:2])}"
 
 
 def _contradiction(problem: Problem) -> str:

@@ -1,0 +1,30 @@
+"""Numba's compiler as this package uses it: cached where that is possible, and working where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+from numba.core.caching import NullCache
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+_COMPILED: list[Any] = []
+
+
+def compiled(function: FunctionT) -> FunctionT:
+    """Compile a function on first use, without Python's lock; keep the machine code on disk if any place takes it."""
+    dispatcher: Any
+    try:
+        dispatcher = njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no place for a cache: neither the package nor the home folder can be written
+        dispatcher = njit(nogil=True)(function)
+    _COMPILED.append(dispatcher)
+    return cast(FunctionT, dispatcher)
+
+
+def forget_caches() -> None:
+    """Compile anew from here on: what is on disk cannot be read."""
+    for dispatcher in _COMPILED:
+        dispatcher._cache = NullCache()
