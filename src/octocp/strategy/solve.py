@@ -142,10 +142,11 @@ class _Strategy:
         if progress.schedule is None:
             self._first_plan()
         self._balance()
-        if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)):
-            # First run on this machine: the joint model works while the evaluator compiles.
-            self._joint(until=compiler.ready)
         size = self._size(self.problem.max_stages)
+        if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)) and size <= MEDIUM_JOINT:
+            # First run on this machine: the joint model works while the evaluator compiles. A large one would only
+            # slow the compiler down.
+            self._joint(until=compiler.ready)
         if size <= SMALL_JOINT:
             self._joint(seconds=SMALL_SECONDS)
         searching = compiler is not None and compiler.wait(lambda: progress.done)
