@@ -172,8 +172,11 @@ class LocalSearch:
                     for family in ("interleaved", "wave")
                 ]
             )
+            rules = [balanced, uniform] if stages == devices else [balanced]
+            if stages > devices and problem.partition is None:
+                rules.append(thin_entry)
             for placement in dict.fromkeys(placements):
-                for rule in (balanced, uniform) if stages == devices else (balanced,):
+                for rule in rules:
                     layout = Layout(rule(problem, stages), placement)
                     if max(placement.count(d) for d in range(devices)) <= problem.max_per_device:
                         yield self.state(layout)
@@ -187,6 +190,20 @@ class LocalSearch:
             trial.stages, trial.cuts, trial.place, trial.priority, trial.rules, moves, hot, cold, target, seed,
         )  # fmt: skip
         return trial
+
+
+def thin_entry(problem: Problem, stages: int) -> tuple[int, ...]:
+    """Cut so that every device can start soon: one unit for each of the first P stages, the rest evenly by cost."""
+    edges = [begin for begin, _ in problem.units] + [problem.n_layers]
+    thin = min(problem.n_devices, stages - 1)
+    rest = stages - thin
+    cost = [sum(prefix[edge] for prefix in problem.prefix_ticks) for edge in edges]
+    cuts = list(range(thin + 1))
+    for stage in range(1, rest):
+        aim = cost[thin] + (cost[-1] - cost[thin]) * stage / rest
+        nearest = min(range(thin, len(edges)), key=lambda u: abs(cost[u] - aim))
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(edges) - 1 - (rest - stage)))
+    return tuple(edges[cut] for cut in [*cuts, len(edges) - 1])
 
 
 def warm_up() -> None:
