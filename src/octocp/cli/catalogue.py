@@ -71,7 +71,8 @@ def _model(name: str, path: Path) -> dict[str, Any]:
 def _instance(name: str, path: Path, layers: dict[str, int]) -> dict[str, Any]:
     """Describe an instance from its plain data; validating all of them, models and all, takes seconds."""
     from octocp.schema import ModelSpec
-    from octocp.schema.files import load_model, read_document
+    from octocp.schema.files import load_model
+    from octocp.schema.reading import read_document
 
     try:
         data = read_document(path).data
