@@ -13,9 +13,11 @@ from octocp import catalog, load_instance
 from octocp.costs import build_problem
 from octocp.heuristics import ONE_F_ONE_B
 from octocp.heuristics.partition import uniform
-from octocp.schedule import Layout
+from octocp.problem import B, F
+from octocp.schedule import Layout, Op
 from octocp.schema import Instance
 from octocp.schema.files import load_model
+from octocp.timing import time_orders
 
 Loader = Callable[[], Instance]
 Suite = dict[str, Loader]
@@ -102,6 +104,21 @@ def slackpipe() -> Suite:
         for comm in (0, 2, 8)
     ]
     return {f"slackpipe-w{w}-n{n}-b{b}-c{c}": (lambda case=(w, n, b, c): slackpipe_case(*case)) for w, n, b, c in cases}
+
+
+def wavefront(instance: Instance) -> int:
+    """Return the makespan of SlackPipe's wavefront order ("bfs") under the uniform split, ticks.
+
+    Ops go by microbatch plus position in the chain F 0..N-1, B N-1..0; the later position first.
+    """
+    problem = build_problem(instance)
+    stages = problem.min_stages
+    layout = Layout(uniform(problem, stages), problem.placement_for(stages) or ())
+    position = {(kind, s): s if kind == F else 2 * stages - 1 - s for kind in (F, B) for s in range(stages)}
+    ops = [Op(kind, s, m) for kind, s in position for m in range(problem.n_microbatches)]
+    ops.sort(key=lambda op: (op.microbatch + position[op.kind, op.stage], -position[op.kind, op.stage]))
+    orders = [[op for op in ops if layout.placement[op.stage] == device] for device in range(problem.n_devices)]
+    return time_orders(problem, layout, orders).makespan
 
 
 def proxy(model: str, devices: int, microbatches: int, per_device: int) -> Instance:

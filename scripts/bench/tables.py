@@ -17,6 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from suites import SUITES, wavefront  # noqa: E402
+
 from make_instances import ROWS  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
@@ -102,7 +104,29 @@ def known() -> str:
     return "\n".join([summary, "", *lines])
 
 
-TABLES: dict[str, Callable[[], str]] = {"octopipe": octopipe, "known": known}
+def slackpipe() -> str:
+    """Tabulate SlackPipe's matrix against the wavefront order."""
+    rows, cases = rows_of("slackpipe"), SUITES["slackpipe"]()
+    if not rows:
+        return "Not run yet."
+    lines = ["| case | bfs | OctoCP | ratio | bound | gap | time |", "|---|---:|---:|---:|---:|---:|---:|"]
+    ratios = []
+    for row in rows:
+        value = wavefront(cases[row["instance"]]())
+        ratios.append(row["value"] / value)
+        shown = "**0**" if gap(row) == 0 else f"{100 * gap(row):.2f} %"
+        lines.append(
+            f"| {row['instance']} | {value:,} | {row['value']:,} | {ratios[-1]:.4f} | {row['lower_bound']:,} | {shown} "
+            f"| {row['seconds']:.1f} s |"
+        )
+    summary = (
+        f"{len(rows)} of {len(cases)} cases ({how(rows[0])}): geometric mean of the ratio {mean_ratio(ratios):.4f}, "
+        f"worst {max(ratios):.4f}; {sum(gap(row) == 0 for row in rows)} proven optimal."
+    )
+    return "\n".join([summary, "", *lines])
+
+
+TABLES: dict[str, Callable[[], str]] = {"octopipe": octopipe, "slackpipe": slackpipe, "known": known}
 
 
 def main() -> None:
