@@ -84,3 +84,17 @@ def test_options_out_of_range_are_refused_before_the_search(option: str, value: 
     options: dict[str, Any] = {option: value}
     with pytest.raises(octocp.InputError, match=option):
         octocp.solve(octocp.load_instance("tiny-two-devices"), **options)
+
+
+def test_weight_parts_larger_than_activations_leave_room_for_a_plan() -> None:
+    """When W of a stage runs, the stages below it still hold theirs: only some layouts leave room for it."""
+    kind = {
+        "forward_ms": 1,
+        "backward_input_ms": 1,
+        "backward_weight_ms": 1,
+        "activation_gb": 1,
+        "weight_activation_gb": 3,
+    }
+    given = instance("A" * 24, {"A": kind}, 3, 8, memory_gb=12.5)
+    found = octocp.solve(given, time_limit=60, workers=1, phases=())
+    assert octocp.check(found.plan) == []

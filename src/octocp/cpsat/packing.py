@@ -55,23 +55,19 @@ def least_need(problem: Problem, layout: Layout) -> list[int]:
     return needs
 
 
-def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = False, roomy: bool = False) -> Packing:
+def pack(problem: Problem, *, seconds: float, seed: int = 0, balance: bool = False, serial: bool = False) -> Packing:
     """Deal the layers out so that the largest overrun of a memory limit is least.
 
     Parameters
     ----------
     balance : bool
         Among the layouts that fit, prefer an even load.
-    roomy : bool
-        Leave room for a weight part where it exceeds the activation. Enough for the serial schedule, not needed
-        by every plan: then only the status "fits" says anything.
+    serial : bool
+        Count weight parts too, as the serial schedule holds them: when W of a stage runs, the stages below it on the
+        device still hold their activations. Not needed by every plan: only the status "fits" says anything.
     """
-    if roomy:
-        larger = tuple(
-            tuple(map(max, activation, weight))
-            for activation, weight in zip(problem.activation, problem.weight_activation, strict=True)
-        )
-        found = pack(replace(problem, activation=larger), seconds=seconds, seed=seed)
+    if serial:
+        found = _least_overrun(problem, seconds=seconds, seed=seed, balance=False, serial=True)
         return found if found.status == "fits" else Packing("unknown")
     if all(cap is None for cap in problem.capacity) and not problem.colocate:
         return Packing("fits", _any_layout(problem))
@@ -134,7 +130,7 @@ def _merged(problem: Problem, device_of: list[int]) -> Layout | None:
     return layout if layout.violation(problem) is None else None
 
 
-def _least_overrun(problem: Problem, *, seconds: float, seed: int, balance: bool) -> Packing:
+def _least_overrun(problem: Problem, *, seconds: float, seed: int, balance: bool, serial: bool = False) -> Packing:
     """Minimise the largest overrun of a limit over every partition and placement."""
     build = Build(
         problem,
@@ -153,6 +149,16 @@ def _least_overrun(problem: Problem, *, seconds: float, seed: int, balance: bool
     for device, cap in enumerate(problem.capacity):
         if cap is not None:
             build.model.add(sum(row[device] for row in shares) <= cap + over)
+    if serial:
+        weights = _shares(build, list(problem.weight_activation[0]))
+        for device, cap in enumerate(problem.capacity):
+            if cap is None:
+                continue
+            static = sum(row[device] for row in _shares(build, list(problem.static)))
+            held: Linear = 0
+            for stage, row in enumerate(_shares(build, list(problem.activation[0]))):
+                build.model.add(static + held + weights[stage][device] <= cap + over)
+                held += row[device]
     if balance:
         most = build.model.new_int_var(0, sum(work), "largest load")
         loads = _shares(build, work)
@@ -168,6 +174,8 @@ def _least_overrun(problem: Problem, *, seconds: float, seed: int, balance: bool
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Packing("unknown")
     found = _overrun(problem, _layout(build, solver))
+    if serial and solver.value(over):
+        return Packing("unknown")
     # Where F and B of the last stage take no time, its activation may never be held.
     proven = status == cp_model.OPTIMAL and not balance and activation_is_held(problem)
     return replace(found, status="impossible") if proven and found.status != "fits" else found

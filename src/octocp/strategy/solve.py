@@ -191,10 +191,12 @@ class _Strategy:
             if found.status == "fits" and found.layout is not None:
                 progress.offer(SERIAL.run(problem, found.layout), "serial")
         if progress.schedule is None and not progress.done:
-            # Where weight parts exceed activations, room for the larger of the two is enough.
-            roomy = pack(problem, seconds=max(0.5, min(5.0, progress.left)), seed=self.seed, roomy=True)
-            if roomy.status == "fits" and roomy.layout is not None:
-                progress.offer(SERIAL.run(problem, roomy.layout), "serial")
+            # Where weight parts exceed activations, the serial schedule needs more than what every plan needs.
+            packing = pack(
+                problem, seconds=max(0.5, min(PACKING_SECONDS, progress.left / 2)), seed=self.seed, serial=True
+            )
+            if packing.status == "fits" and packing.layout is not None:
+                progress.offer(SERIAL.run(problem, packing.layout), "serial")
 
     def _balance(self) -> None:
         """Prove the bound of the best assignment of layers to devices."""
