@@ -79,6 +79,22 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
         assert bound.value <= expected.value, bound
 
 
+@pytest.mark.parametrize("seed", range(0, 300, 3))
+def test_no_bound_exceeds_the_optimum_of_scaled_microbatches(seed: int) -> None:
+    """Equal lengths other than 1 make durations fractions that round up, and the bounds' arithmetic with them."""
+    given = random_instance(seed, 24)
+    length = (2.0, 0.5, 0.3, 1.7, 3.0)[seed % 5]
+    try:
+        problem = build_problem(given.model_copy(update={"microbatches": [length] * len(given.lengths())}))
+    except InfeasibleError:
+        return
+    expected = optimum(problem)
+    if expected is not None:
+        found = all_bounds(problem)
+        found.append(assignment_bound(problem, known=found[0].value, upper=expected.value, seconds=10))
+        assert all(bound.value <= expected.value for bound in found), found
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_heuristics_and_search_are_valid_and_no_better_than_the_optimum(seed: int) -> None:
     problem = _problem(seed)

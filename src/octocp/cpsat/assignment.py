@@ -59,15 +59,11 @@ def assignment_bound(
     model.minimize(value)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)
     status = solve_model(model, solver, stopped=stopped)
-    if status == cp_model.INFEASIBLE and upper is not None:
-        # Nothing at or below a known plan's value except what it proves: the plan itself is optimal.
-        return Bound("balanced load", upper, "no better assignment of layers to devices exists")
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return nothing
-    best = whole_bound(solver)
-    return Bound(
-        "balanced load", int(-(-best * scale // 1)), "best assignment of layers to devices, with heads and tails"
-    )
+    # The variable stands for makespan / scale rounded up: the makespan is above (best - 1) x scale.
+    best = int((whole_bound(solver) - 1) * scale // 1) + 1
+    return Bound("balanced load", best, "best assignment of layers to devices, with heads and tails")
 
 
 def assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model.IntVar]]:
