@@ -104,7 +104,7 @@ def test_heuristics_and_search_are_valid_and_no_better_than_the_optimum(seed: in
     found = [a.schedule for h in HEURISTICS for a in attempts(h, problem) if a.status == "feasible" and a.schedule]
     local = LocalSearch(problem, 8)
     for state in local.starts():
-        schedule = local.schedule(local.improve(state, 200, 0.01, 1e-4, 0, seed))
+        schedule = local.schedule(local.improve(state, state, 200, 0.01, 1e-4, 0, seed)[1])
         if schedule is not None and schedule.memory_excess() is None:
             found.append(schedule)
     for schedule in found:

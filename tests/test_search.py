@@ -17,8 +17,9 @@ from octocp.errors import InfeasibleError
 from octocp.problem import B, F, Problem, W
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
+from octocp.search.anytime import Search
 from octocp.search.evaluator import NEVER, RULES
-from octocp.search.local import LocalSearch, Search, State
+from octocp.search.local import LocalSearch, State
 from octocp.search.moves import mutate
 from octocp.search.twin import dispatch
 from random_instances import random_instance
@@ -78,7 +79,7 @@ def same(one: Schedule | None, other: Schedule | None) -> None:
 def seeded(local: LocalSearch, seed: int) -> None:
     """Seed the compiled code's random numbers: `anneal` does."""
     state = next(local.starts())
-    local.improve(state, 0, 0.01, 0.001, 0, seed)
+    local.improve(state, state, 0, 0.01, 0.001, 0, seed)
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -226,7 +227,7 @@ def test_annealing_is_deterministic_and_keeps_every_rule(seed: int) -> None:
         return
     local = LocalSearch(given, MOST)
     for start in local.starts():
-        once, again = (local.improve(start, 300, 0.02, 1e-4, 0, seed) for _ in range(2))
+        once, again = (local.improve(start, start, 300, 0.02, 1e-4, 0, seed)[1] for _ in range(2))
         assert (once.value, once.stages) == (again.value, again.stages)
         for one, other in zip(
             (once.cuts, once.place, once.priority, once.rules),
@@ -315,3 +316,36 @@ def test_microbatches_run_in_order():
         assert schedule is not None
         assert (np.diff(schedule.start, axis=2) >= 0).all()
         same(schedule, twin(local, state))
+
+
+def test_no_state_is_refused_whose_schedule_is_in_time():
+    """What the layout alone shows to be too long is too long: at its own value as limit, every state is accepted."""
+    compared = 0
+    for seed in range(200):
+        given = made(seed)
+        if given is None:
+            continue
+        local = LocalSearch(given, MOST)
+        seeded(local, seed)
+        draw = random.Random(seed)
+        for start in local.starts():
+            state = random_state(local, start, draw)
+            _, best = local.improve(state, state, 0, 0.01, 0.001, 0, seed)
+            if best.value < NEVER:
+                assert local.value(state, best.value) == best.value
+                assert local.value(state, best.value - 1) >= NEVER or given.objective == "span"
+                compared += 1
+    assert compared > 300
+
+
+def test_the_search_goes_on_where_it_stopped():
+    """In many slices or in one, with one worker: what is found with the same number of calls is as good."""
+    given = larger(3, limited=False)
+    progress = Progress(60.0)
+    search = Search(given, seed=0, workers=1, most_stages=8)
+    for _ in range(40):
+        search.run(progress, 0.02)
+    assert progress.schedule is not None
+    before = progress.schedule.value
+    search.run(progress, 0.2)
+    assert progress.schedule.value <= before

@@ -29,6 +29,7 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 # what each microbatch costs an F, and a B, in rank; what alternation of F and B earns.
 WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE = 0, 1, 2, 3, 4
 RULES = 5
+SCRATCH_ROWS = 17
 
 
 @compiled
@@ -64,7 +65,7 @@ def simulate(
     priority : float array [kind, stage]
         Larger runs first.
     give_up : int
-        Return `NEVER` as soon as some op ends after it.
+        Return `NEVER` as soon as it is clear that some op ends after it.
     start : int array [kind, stage, microbatch]
         Filled with the starts.
     sequence : int array [ops]
@@ -78,12 +79,27 @@ def simulate(
     member = scratch[11]
     first_member = scratch[12]
     last = scratch[13]
+    # What a device still has to run; what must follow an F, and a B, of each stage.
+    remaining, after_forward, after_backward = scratch[14], scratch[15], scratch[16]
     for device in range(devices):
+        remaining[device] = 0
         free[device] = 0
         held[device] = 0
         last[device] = WEIGHT
         lowest[device] = -1
         count[device] = 0
+    chain = 0
+    if kinds == 3:
+        chain = duration[2, 0]
+    for stage in range(stages):
+        chain += entry[stage]
+        after_backward[stage] = chain
+        chain += duration[1, stage]
+        for kind in range(kinds):
+            remaining[place[stage]] += microbatches * duration[kind, stage]
+    for stage in range(stages - 1, -1, -1):
+        after_forward[stage] = chain
+        chain += duration[0, stage] + entry[stage]
     for stage in range(stages):
         count[place[stage]] += 1
         if lowest[place[stage]] < 0:
@@ -106,7 +122,6 @@ def simulate(
     left = kinds * stages * microbatches
     total = 0
     makespan = 0
-    touched = np.empty(3, dtype=np.int64)
     while left > 0:
         device = 0
         now = upcoming[0]
@@ -117,11 +132,14 @@ def simulate(
         if now >= NEVER:
             return NEVER
         # The ready op of the highest priority, and the best one that is only on its way.
-        best_kind, best_stage, best_key = -1, -1, -1e300
+        best_kind, best_stage, best_key, earliest = -1, -1, -1e300, NEVER
         for position in range(first_member[device], first_member[device + 1]):
             stage = member[position]
             for kind in range(kinds):
-                if ready[kind, stage] <= now:
+                when = ready[kind, stage]
+                if when > now:
+                    earliest = min(earliest, when)
+                else:
                     key = priority[kind, stage]
                     if kind == FORWARD:
                         key -= rules[AGE_FORWARD] * done[kind, stage]
@@ -149,7 +167,7 @@ def simulate(
                             continue
                         best_kind, best_stage, best_key = kind, stage, key
         if best_kind < 0:
-            upcoming[device] = NEVER
+            upcoming[device] = earliest
             continue
         kind, stage = best_kind, best_stage
         ticks = duration[kind, stage]
@@ -193,20 +211,26 @@ def simulate(
                 continue
         microbatch = done[kind, stage]
         end = now + ticks
-        if end > give_up:
+        if now + remaining[device] > give_up:
             return NEVER
+        if kind == FORWARD:
+            if end + after_forward[stage] > give_up:
+                return NEVER
+        elif kind == BACKWARD and end + after_backward[stage] > give_up:
+            return NEVER
+        remaining[device] -= ticks
         start[kind, stage, microbatch] = now
         sequence[total] = (kind * stages + stage) * microbatches + microbatch
         total += 1
         left -= 1
         makespan = max(makespan, end)
         free[device] = end
+        upcoming[device] = end
         if kind != WEIGHT:
             last[device] = kind
         done[kind, stage] = microbatch + 1
         following = microbatch + 1
-        touched[0] = device
-        touched[1] = device
+        other, when = -1, NEVER
         if kind == FORWARD:
             held[device] += activation[stage]
             ready[0, stage] = NEVER
@@ -217,8 +241,9 @@ def simulate(
                     ready[0, stage] = start[0, stage - 1, following] + duration[0, stage - 1] + entry[stage]
             if stage + 1 < stages:
                 if done[0, stage + 1] == microbatch:
-                    ready[0, stage + 1] = end + entry[stage + 1]
-                    touched[1] = place[stage + 1]
+                    when = end + entry[stage + 1]
+                    ready[0, stage + 1] = when
+                    other = place[stage + 1]
             elif done[1, stage] == microbatch:
                 ready[1, stage] = end
         elif kind == BACKWARD:
@@ -235,42 +260,16 @@ def simulate(
                 elif done[1, stage + 1] > following:
                     ready[1, stage] = start[1, stage + 1, following] + duration[1, stage + 1] + entry[stage + 1]
             if stage > 0 and done[1, stage - 1] == microbatch:
-                ready[1, stage - 1] = end + entry[stage]
-                touched[1] = place[stage - 1]
+                when = end + entry[stage]
+                ready[1, stage - 1] = when
+                other = place[stage - 1]
         else:
             held[device] -= weight_activation[stage]
             ready[2, stage] = NEVER
             if following < microbatches and done[1, stage] > following:
                 ready[2, stage] = start[1, stage, following] + duration[1, stage]
-        for turn in range(2):
-            changed = touched[turn]
-            if turn == 1 and changed == device:
-                break
-            earliest = NEVER
-            for position in range(first_member[changed], first_member[changed + 1]):
-                other_stage = member[position]
-                for other_kind in range(kinds):
-                    when = ready[other_kind, other_stage]
-                    if when < earliest:
-                        if (
-                            other_kind == FORWARD
-                            and limited
-                            and not _admits(
-                                other_stage,
-                                done[0, other_stage],
-                                changed,
-                                lowest,
-                                member,
-                                first_member,
-                                done,
-                                activation,
-                                held,
-                                room,
-                            )
-                        ):
-                            continue
-                        earliest = when
-            upcoming[changed] = max(free[changed], earliest) if earliest < NEVER else NEVER
+        if other >= 0:
+            upcoming[other] = min(upcoming[other], max(free[other], when))
     return makespan
 
 
@@ -359,7 +358,7 @@ def latest_span(
 
 def new_scratch(stages: int, devices: int) -> Ints:
     """Return working space for `simulate`."""
-    return np.zeros((14, max(stages, devices + 1) + 1), dtype=np.int64)
+    return np.zeros((SCRATCH_ROWS, max(stages, devices + 1) + 1), dtype=np.int64)
 
 
 __all__: list[Any] = ["NEVER", "RULES", "latest_span", "new_scratch", "simulate"]

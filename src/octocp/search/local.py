@@ -1,16 +1,14 @@
-"""The local search: starts, rounds and the way back to a `Schedule`."""
+"""The local search on one problem: states, starts, and the way back to a `Schedule`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from octocp.heuristics.partition import balanced, uniform
 from octocp.problem import Problem, family_device
-from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import AGE_FORWARD, ALTERNATE, NEVER, RULES, Floats, Ints, new_scratch
 from octocp.search.moves import (
@@ -141,19 +139,28 @@ class LocalSearch:
 
     def schedule(self, state: State) -> Schedule | None:
         """Return the schedule that the evaluator makes of a state, or None where it makes none."""
-        most, microbatches = self.most, self.problem.n_microbatches
-        start = np.zeros((3, most, microbatches), dtype=np.int64)
-        value = score(
-            self.shape, self.scaling, self.prefix, self.link_class, self.delays, self.capacity, self.groups,
-            state.stages, state.cuts, state.place, state.priority, state.rules, NEVER,
-            np.zeros((3, most), dtype=np.int64), np.zeros(most + 1, dtype=np.int64),
-            np.zeros((2, most), dtype=np.int64), np.zeros(self.problem.n_devices, dtype=np.int64),
-            start, np.zeros(3 * most * microbatches, dtype=np.int64), new_scratch(most, self.problem.n_devices),
-        )  # fmt: skip
-        if value >= NEVER:
+        start = np.zeros((3, self.most, self.problem.n_microbatches), dtype=np.int64)
+        if self._score(state, NEVER, start) >= NEVER:
             return None
         kinds = len(self.problem.kinds)
         return Schedule(self.problem, self.layout(state), start[:kinds, : state.stages].copy())
+
+    def value(self, state: State, give_up: int) -> int:
+        """Return a state's objective in ticks; `NEVER` or more where it breaks a rule or passes `give_up`.
+
+        For the span, a value above `give_up` may be returned as it is.
+        """
+        return self._score(state, give_up, np.zeros((3, self.most, self.problem.n_microbatches), dtype=np.int64))
+
+    def _score(self, state: State, give_up: int, start: Ints) -> int:
+        most = self.most
+        return score(
+            self.shape, self.scaling, self.prefix, self.link_class, self.delays, self.capacity, self.groups,
+            state.stages, state.cuts, state.place, state.priority, state.rules, give_up,
+            np.zeros((3, most), dtype=np.int64), np.zeros(most + 1, dtype=np.int64),
+            np.zeros((2, most), dtype=np.int64), np.zeros(self.problem.n_devices, dtype=np.int64),
+            start, np.zeros(start.size, dtype=np.int64), new_scratch(most, self.problem.n_devices),
+        )  # fmt: skip
 
     def starts(self) -> Iterator[State]:
         """Yield starting states: stage counts in rising order, both partition rules, placements of the family."""
@@ -182,14 +189,28 @@ class LocalSearch:
                         yield self.state(layout)
                         yield self.state(layout, alternate=True)
 
-    def improve(self, state: State, moves: int, hot: float, cold: float, target: int, seed: int) -> State:
-        """Anneal a copy of a state and return it."""
-        trial = state.copy()
-        trial.value, trial.stages = anneal(
+    def improve(
+        self, state: State, best: State, moves: int, hot: float, cold: float, target: int, seed: int
+    ) -> tuple[State, State]:
+        """Anneal a copy of a state; return where it ends and the best state seen, or `best` where that is no worse.
+
+        Parameters
+        ----------
+        moves : int
+            Moves to simulate.
+        hot, cold : float
+            Temperatures at the start and the end, as shares of the value.
+        target : int
+            Stop at this value, ticks.
+        """
+        now, best = state.copy(), best.copy()
+        now.value, now.stages, best.value, best.stages = anneal(
             self.shape, self.scaling, self.prefix, self.link_class, self.delays, self.capacity, self.groups,
-            trial.stages, trial.cuts, trial.place, trial.priority, trial.rules, moves, hot, cold, target, seed,
+            now.stages, now.cuts, now.place, now.priority, now.rules,
+            best.value, best.stages, best.cuts, best.place, best.priority, best.rules,
+            moves, hot, cold, target, seed,
         )  # fmt: skip
-        return trial
+        return now, best
 
 
 def thin_entry(problem: Problem, stages: int) -> tuple[int, ...]:
@@ -216,75 +237,6 @@ def warm_up() -> None:
     cuts = np.array([0, 1, 0], dtype=np.int64)
     anneal(
         shape, scaling, table, table[:1, :1].copy(), table, ints.copy(), np.full((1, 1), -1, dtype=np.int64),
-        1, cuts, ints.copy(), floats, np.zeros(RULES), 0, 0.01, 0.001, 0, 0,
+        1, cuts, ints.copy(), floats, np.zeros(RULES),
+        NEVER, 1, cuts.copy(), ints.copy(), floats.copy(), np.zeros(RULES), 0, 0.01, 0.001, 0, 0,
     )  # fmt: skip
-
-
-SHORT, LONG = 1_000, 60_000
-# Ops scheduled in one call of the compiled code, at most: about a second, so that time limits are kept.
-OPS_PER_CALL = 10_000_000
-# And in the first call for a start: there are many, and all shall have had a turn soon.
-OPS_AT_FIRST = 600_000
-LEAST_MOVES = 20
-# No one temperature is best everywhere: the first rounds are hot, later ones take turns.
-HOT_ROUNDS = 3
-TEMPERATURES = (0.01, 0.004, 0.002)
-COLD = 1e-5
-KEPT = 4
-
-
-class Search:
-    """The local search on one problem, to be run in slices: it goes on where it stopped.
-
-    Successive halving: every start gets the same number of moves, the better half goes on with twice as
-    many, down to a few that are annealed again and again. A plan found elsewhere joins in.
-
-    Parameters
-    ----------
-    workers : int
-        Threads; the compiled code holds no lock of Python's.
-    """
-
-    def __init__(self, problem: Problem, *, seed: int, workers: int, most_stages: int) -> None:
-        self.local = LocalSearch(problem, most_stages)
-        self.workers = workers
-        self._pool = list(self.local.starts())
-        self._ops_per_stage = problem.n_microbatches * len(problem.kinds)
-        self._moves, self._round = SHORT, 0
-        self._turn = seed * 1_000_003 + 1
-        self._seen: Schedule | None = None
-
-    def run(self, progress: Progress, seconds: float) -> None:
-        """Search until `seconds` have passed."""
-        ends = progress.seconds + seconds
-        if progress.schedule is not None and progress.schedule is not self._seen:
-            if progress.schedule.layout.stages <= self.local.most:
-                self._pool.append(self.local.state(progress.schedule.layout))
-            self._seen = progress.schedule
-
-        def work(task: tuple[State, int]) -> State:
-            state, number = task
-            if progress.seconds >= ends or progress.done:
-                return state
-            turn = 0 if self._round < HOT_ROUNDS else number % len(TEMPERATURES)
-            hot = TEMPERATURES[turn]
-            most = OPS_PER_CALL if self._round else OPS_AT_FIRST
-            moves = min(self._moves, max(LEAST_MOVES, most // (state.stages * self._ops_per_stage)))
-            after = self.local.improve(state, moves, hot, COLD, progress.bound.value, number % (1 << 31))
-            if after.value < NEVER and (progress.value is None or after.value < progress.value):
-                found = self.local.schedule(after)
-                if found is not None and progress.offer(found):
-                    self._seen = progress.schedule
-            return after
-
-        with ThreadPoolExecutor(self.workers) as threads:
-            while self._pool and progress.seconds < ends and not progress.done:
-                tasks = [(state, self._turn + index) for index, state in enumerate(self._pool)]
-                self._turn += len(self._pool)
-                improved = sorted(threads.map(work, tasks), key=lambda state: state.value)
-                if progress.seconds >= ends or progress.done:
-                    self._pool = improved
-                    return
-                self._pool = improved[: max(KEPT, len(improved) // 2)]
-                self._moves = min(self._moves * 2, LONG)
-                self._round += 1

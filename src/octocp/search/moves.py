@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from octocp.search.compiled import compiled
-from octocp.search.evaluator import ALTERNATE, NEVER, Floats, Ints, latest_span, simulate
+from octocp.search.evaluator import ALTERNATE, NEVER, SCRATCH_ROWS, Floats, Ints, latest_span, simulate
 
 # Indices into `shape`: the constants of a problem.
 (
@@ -29,7 +29,10 @@ from octocp.search.evaluator import ALTERNATE, NEVER, Floats, Ints, latest_span,
 ) = range(11)
 SHAPE = 11
 FREE, CYCLIC, WAVE, FIXED = 0, 1, 2, 3
-IMPOSSIBLE = NEVER
+# What `score` returns for a state that need not be simulated: like NEVER, and cheaper to learn.
+IMPOSSIBLE = NEVER + 1
+# What such a state costs in an annealing run, as a share of one that is simulated.
+CHEAP = 0.1
 
 
 @compiled
@@ -109,6 +112,8 @@ def score(
                     need += sizes[0, stage]
             if need > room[device]:
                 return IMPOSSIBLE
+    if _too_long(shape, stages, place, duration, entry, give_up, scratch[4]):
+        return IMPOSSIBLE
     value = simulate(
         stages,
         shape[S_MICROBATCHES],
@@ -133,6 +138,37 @@ def score(
             stages, shape[S_MICROBATCHES], kinds, devices, duration, place, entry, start, sequence, scratch
         )
     return value
+
+
+@compiled
+def _too_long(shape: Ints, stages: int, place: Ints, duration: Ints, entry: Ints, give_up: int, load: Ints) -> bool:
+    """Whether the layout alone shows that no order stays within `give_up`.
+
+    A device waits for the forwards before its first stage and then has its load to do; and one stage's F and B all
+    lie between the first microbatch's way up to it and the last one's way down from it (semantics, facts 2 and 3).
+    For the span, only the load counts.
+    """
+    devices, kinds, microbatches = shape[S_DEVICES], shape[S_KINDS], shape[S_MICROBATCHES]
+    for device in range(devices):
+        load[device] = -1
+    head, tail = 0, 0
+    if kinds == 3:
+        tail = duration[2, 0]
+    for stage in range(stages):
+        head += entry[stage]
+        tail += entry[stage]
+        device = place[stage]
+        both = microbatches * (duration[0, stage] + duration[1, stage])
+        if load[device] < 0:
+            load[device] = 0 if shape[S_SPAN] else head
+        load[device] += both
+        if kinds == 3:
+            load[device] += microbatches * duration[2, stage]
+        if load[device] > give_up or (not shape[S_SPAN] and head + both + tail > give_up):
+            return True
+        head += duration[0, stage]
+        tail += duration[1, stage]
+    return False
 
 
 @compiled
@@ -264,18 +300,26 @@ def anneal(
     place: Ints,
     priority: Floats,
     rules: Floats,
+    best: int,
+    best_stages: int,
+    best_cuts: Ints,
+    best_place: Ints,
+    best_priority: Floats,
+    best_rules: Floats,
     moves: int,
     hot: float,
     cold: float,
     target: int,
     seed: int,
-) -> tuple[int, int]:
-    """Anneal a state in place; return (best value, its number of stages), the best state left in the arrays.
+) -> tuple[int, int, int, int]:
+    """Anneal a state in place and keep the best one seen; return both, each as (value, stages).
 
     Parameters
     ----------
+    best, best_stages, best_cuts, ... :
+        The best state so far, its value `NEVER` where there is none; overwritten when a better one comes by.
     moves : int
-        Moves to try.
+        Moves to simulate; one that need not be simulated counts `CHEAP` of one.
     hot, cold : float
         Temperatures at the start and the end, as shares of the value.
     target : int
@@ -289,28 +333,27 @@ def anneal(
     room = np.zeros(devices, dtype=np.int64)
     start = np.zeros((3, most, microbatches), dtype=np.int64)
     sequence = np.zeros(3 * most * microbatches, dtype=np.int64)
-    scratch = np.zeros((14, max(most, devices + 1) + 1), dtype=np.int64)
-    now_stages, best_stages = stages, stages
+    scratch = np.zeros((SCRATCH_ROWS, max(most, devices + 1) + 1), dtype=np.int64)
     kinds = shape[S_KINDS]
-    now_cuts, best_cuts = np.zeros_like(cuts), np.zeros_like(cuts)
-    now_place, best_place = np.zeros_like(place), np.zeros_like(place)
-    now_priority, best_priority = np.zeros_like(priority), np.zeros_like(priority)
-    now_rules, best_rules = np.zeros_like(rules), np.zeros_like(rules)
-    copy_state(stages, kinds, cuts, place, priority, rules, now_cuts, now_place, now_priority, now_rules)
-    copy_state(stages, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules)
+    new_cuts, new_place = np.zeros_like(cuts), np.zeros_like(place)
+    new_priority, new_rules = np.zeros_like(priority), np.zeros_like(rules)
     value = score(
         shape, edges, prefix, link_class, delays, capacity, groups, stages, cuts, place, priority, rules, NEVER,
         duration, entry, sizes, room, start, sequence, scratch,
     )  # fmt: skip
-    best = value
-    for turn in range(moves):
-        if best <= target:
-            break
-        temperature = hot * (cold / hot) ** (turn / moves)
-        copy_state(now_stages, kinds, now_cuts, now_place, now_priority, now_rules, cuts, place, priority, rules)
-        trial = now_stages
+    if value < best:
+        best, best_stages = value, stages
+        copy_state(
+            stages, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
+        )  # fmt: skip
+    spent = 0.0
+    while spent < moves and best > target:
+        temperature = hot * (cold / hot) ** (spent / moves)
+        spent += CHEAP
+        copy_state(stages, kinds, cuts, place, priority, rules, new_cuts, new_place, new_priority, new_rules)
+        trial = stages
         for _ in range(1 if np.random.random() < 0.7 else 2):
-            changed = mutate(shape, trial, cuts, place, priority, rules)
+            changed = mutate(shape, trial, new_cuts, new_place, new_priority, new_rules)
             if changed < 0:
                 trial = -1
                 break
@@ -320,25 +363,17 @@ def anneal(
         # Accept up to a threshold drawn beforehand, so that a worse schedule is given up early.
         limit = NEVER - 1 if value >= NEVER else int(value - value * temperature * np.log(np.random.random() + 1e-12))
         reached = score(
-            shape, edges, prefix, link_class, delays, capacity, groups, trial, cuts, place, priority, rules, limit,
-            duration, entry, sizes, room, start, sequence, scratch,
+            shape, edges, prefix, link_class, delays, capacity, groups, trial, new_cuts, new_place, new_priority,
+            new_rules, limit, duration, entry, sizes, room, start, sequence, scratch,
         )  # fmt: skip
+        if reached != IMPOSSIBLE:
+            spent += 1.0 - CHEAP
         if reached <= limit:
-            value, now_stages = reached, trial
-            copy_state(trial, kinds, cuts, place, priority, rules, now_cuts, now_place, now_priority, now_rules)
+            value, stages = reached, trial
+            copy_state(trial, kinds, new_cuts, new_place, new_priority, new_rules, cuts, place, priority, rules)
             if reached < best:
                 best, best_stages = reached, trial
                 copy_state(
-                    trial,
-                    kinds,
-                    cuts,
-                    place,
-                    priority,
-                    rules,
-                    best_cuts,
-                    best_place,
-                    best_priority,
-                    best_rules,
-                )
-    copy_state(best_stages, kinds, best_cuts, best_place, best_priority, best_rules, cuts, place, priority, rules)
-    return best, best_stages
+                    trial, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
+                )  # fmt: skip
+    return value, stages, best, best_stages

@@ -25,7 +25,7 @@ from octocp.schedule import Schedule
 from octocp.strategy.compiler import Compiler
 
 if TYPE_CHECKING:
-    from octocp.search.local import Search
+    from octocp.search.anytime import Search
 
 CORE_FAMILIES = frozenset(family.name for family in FAMILIES if family.role == "core")
 PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
@@ -221,7 +221,7 @@ class _Strategy:
         if progress.done:
             return
         if self._local is None:
-            from octocp.search.local import Search
+            from octocp.search.anytime import Search
 
             most = max(MOST_CHUNKS * self.problem.n_devices, MANY_STAGES)
             self._local = Search(self.problem, seed=self.seed, workers=self.workers, most_stages=most)
