@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from octocp.bounds import BOUNDS, all_bounds, best_bound
 from octocp.bounds.chain import chain
 from octocp.bounds.energy import energy
+from octocp.bounds.in_flight import in_flight
 from octocp.bounds.load import averaged_heads, head_load_tail, work
 from octocp.bounds.together import indivisible, shared_device
 from octocp.costs import build_problem
+from octocp.cpsat.assignment import assignment_bound
 from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.joint import build_joint
 from octocp.cpsat.run import run
@@ -209,6 +212,53 @@ def test_one_device_has_no_transfers():
     assert chain(given).value == 5 + 7 + 3
 
 
+# ---- in flight -----------------------------------------------------------------------------------
+
+
+def test_in_flight_one_at_a_time():
+    """Two layers, one per device, room for one microbatch each: each of the four goes up and down alone, 4 ticks."""
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
+    given = problem("aa", kinds, memory=1, microbatches=4, max_per_device=1, split_backward=False)
+    assert in_flight(given).value == 16
+
+
+def test_in_flight_two_at_a_time():
+    """Room for two: F(2) of stage 0 waits for B(0). Of five, the last pair's second F starts at 1 + 4, then 4 more:
+    r = 0, q = 2, so 3 round trips of 4; the loads are 10 + 2. With two W of 1, one more W at the end."""
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
+    given = problem("aa", kinds, memory=2, microbatches=5, max_per_device=1, split_backward=False)
+    assert in_flight(given).value == 12
+    split = {"a": {"ms": (1, 1, 1), "activation_gb": 1}}
+    assert in_flight(problem("aa", split, memory=1, microbatches=4, max_per_device=1)).value == 17
+
+
+def test_in_flight_chooses_the_partition():
+    """Three layers, room for 4: with two layers first, two in flight there; with one layer first, four.
+
+    Layers of F 1 and B 1, M = 4: first stage of two layers: r = 1, q = 1: 2 + 2 x 6 = 14. Of one layer: r = 3, q = 0:
+    3 + 6 = 9, load 8; the second stage of two layers then bounds: 1 + 16 + 1 = 18, above 16 for two layers first.
+    """
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
+    given = problem("aaa", kinds, memory=4, microbatches=4, max_per_device=1, split_backward=False)
+    assert in_flight(given).value == 16
+
+
+def test_in_flight_needs_one_stage_per_device():
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
+    given = problem("aaa", kinds, memory=1, microbatches=4, split_backward=False)
+    assert in_flight(given).value == 0
+
+
+def test_memory_over_time_bounds_where_devices_hold_many_stages():
+    """Eight layers on 4 devices, room for 2 layers each: one microbatch at a time, so 16 ticks each."""
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
+    given = problem("aaaaaaaa", kinds, devices=4, memory=2, microbatches=8, split_backward=False)
+    tight = assignment_bound(given, known=0, upper=None, seconds=10).value
+    loose = assignment_bound(replace(given, capacity=(None,) * 4), known=0, upper=None, seconds=10).value
+    assert loose < 40
+    assert 64 < tight <= 128
+
+
 # ---- energy --------------------------------------------------------------------------------------
 
 
@@ -245,7 +295,19 @@ def random_case(seed: int) -> Problem:
     if draw.random() < 0.2:
         rules["microbatches"] = [1.5] * rules["microbatches"]
     times = [(draw.randint(0, 6), draw.randint(0, 6), draw.randint(0, 5)) for _ in range(layers)]
-    return problem(times, **rules)
+    if draw.random() < 0.4:
+        return problem(times, **rules)
+    # Memory for one to three microbatches of an even share; weight parts and weights now and then.
+    names = [chr(ord("a") + index) for index in range(layers)]
+    kinds = {}
+    for name, ms in zip(names, times, strict=True):
+        kinds[name] = {"ms": ms, "activation_gb": draw.randint(1, 3)}
+        if draw.random() < 0.3 and rules.get("split_backward", True):
+            kinds[name]["weight_activation_gb"] = 1
+        if draw.random() < 0.3:
+            kinds[name]["static_gb"] = 1
+    share = -(-sum(kind["activation_gb"] + kind.get("static_gb", 0) for kind in kinds.values()) // rules["devices"])
+    return problem("".join(names), kinds, memory=share * draw.randint(1, 3) + draw.randint(1, 3), **rules)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -254,9 +316,14 @@ def test_no_bound_exceeds_the_optimum_of_the_bare_model(seed):
     given = random_case(seed)
     bare = [family.name for family in FAMILIES if family.role == "redundant"]
     outcome = run(build_joint(given, without=bare), seconds=60, workers=1, seed=0)
+    if outcome.status == "infeasible":
+        assert given.has_memory_limit
+        return
     assert outcome.status == "optimal"
     assert best_bound(given).value <= outcome.bound
     assert energy(given, outcome.bound).value <= outcome.bound
+    for known in (0, best_bound(given).value, outcome.bound):
+        assert assignment_bound(given, known=known, upper=outcome.bound, seconds=10).value <= outcome.bound
 
 
 # ---- all together --------------------------------------------------------------------------------

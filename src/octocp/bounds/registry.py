@@ -7,6 +7,7 @@ from collections.abc import Callable
 from octocp.bounds.base import Bound
 from octocp.bounds.chain import chain
 from octocp.bounds.energy import energy
+from octocp.bounds.in_flight import in_flight
 from octocp.bounds.load import averaged_heads, head_load_tail, work
 from octocp.bounds.together import indivisible, shared_device
 from octocp.problem import Problem
@@ -18,6 +19,7 @@ BOUNDS: tuple[Callable[[Problem], Bound], ...] = (
     indivisible,
     shared_device,
     chain,
+    in_flight,
 )
 
 

@@ -10,8 +10,9 @@ BOUND_WORDS = {
     "indivisible layer": "layers that cannot be cut run every microbatch on one device, one after the other",
     "shared device": "layers that must share a device run every microbatch there, one after the other",
     "one microbatch": "a single microbatch passes all layers forward and all layers backward",
+    "in flight": "memory lets a stage take the next microbatch only when an earlier one has come back",
     "energy": "little work can be done early and late, while first microbatches arrive and last ones leave",
-    "balanced load": "the most even way to share whole layers out over the devices, with what each device waits for",
+    "balanced load": "the most even way to share whole layers out over the devices, with what each waits for and can hold",
     "joint model": "CP-SAT has ruled out anything lower, over all partitions, placements and orders together",
 }
 
