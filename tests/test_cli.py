@@ -325,7 +325,9 @@ def test_solve_tells_the_gain_over_known_schedules() -> None:
     ran = octocp("solve", "mine.yaml", "-w", 1, "-t", 20)
     assert " % below the best of GPipe, 1F1B, interleaved 1F1B and ZB-H1" in ran.out
     rows = json.loads(octocp("compare", "mine.yaml", "--no-solver", "--json").out)
-    best = min((row for row in rows if row["makespan"]), key=lambda row: row["makespan"])
+    known = {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1"}
+    rows = [row for row in rows if row["makespan"] and row["method"].removesuffix("-balanced") in known]
+    best = min(rows, key=lambda row: row["makespan"])
     data = json.loads(octocp("solve", "mine.yaml", "-w", 1, "--gap", 0.5, "--json").out)
     assert data["best_heuristic_value"] == best["makespan"]
     assert data["best_heuristic"] == best["method"].removesuffix("-balanced")
@@ -602,7 +604,9 @@ def test_catalogue_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
 def test_compare_says_why_rows_are_missing() -> None:
     ran = octocp("compare", TINY, "--no-solver")
     assert "No row of cp-sat: --no-solver leaves it out." in ran.out
-    assert "No -balanced row of gpipe, 1f1b, zb-h1: the balanced partition is the uniform one." in ran.out
+    (same,) = re.findall("No -balanced row of (.*): the balanced partition is the uniform one.", ran.out)
+    assert {"gpipe", "1f1b", "zb-h1"} <= set(same.split(", "))
+    assert "interleaved-1f1b" not in same.split(", ")
     # The model has no sizes.
     assert re.search(r"^1f1b .* -  +2 ", ran.out, re.MULTILINE)
 

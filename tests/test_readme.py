@@ -28,7 +28,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [line.partition("#")[0].split() for line in blocks("sh")[1].splitlines()]
     assert {command[1] for command in commands} == {
-        *("instances", "new", "solve", "show", "export", "compare", "bound", "check"),
+        *("instances", "new", "solve", "show", "explain", "try", "export", "compare", "bound", "check"),
     }
     for name, *arguments in commands:
         assert name == "octocp"

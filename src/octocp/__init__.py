@@ -23,13 +23,16 @@ __all__ = [
     "OctoCPError",
     "SolveResult",
     "check",
+    "explain",
     "load_instance",
     "load_plan",
     "save_plan",
     "solve",
+    "try_move",
 ]
 
 if TYPE_CHECKING:
+    from octocp.analysis import explain, try_move
     from octocp.api import SolveResult, check, load_instance, load_plan, save_plan, solve
     from octocp.errors import InfeasibleError, InputError, NoPlanError, OctoCPError
 
@@ -41,4 +44,6 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module = "octocp.errors" if name.endswith("Error") else "octocp.api"
+    if name in ("explain", "try_move"):
+        module = "octocp.analysis"
     return getattr(import_module(module), name)

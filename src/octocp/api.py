@@ -17,7 +17,8 @@ from octocp.checker import check_plan
 from octocp.costs import build_problem
 from octocp.decode import to_plan
 from octocp.errors import InputError, NoPlanError, PlanRejectedError
-from octocp.heuristics import HEURISTICS, attempts
+from octocp.heuristics import ALL_HEURISTICS, HEURISTICS, attempts
+from octocp.heuristics.partition import ALL_PARTITION_RULES, FURTHER_RULES
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
@@ -146,7 +147,7 @@ def solve(
     on_event : callable, optional
         Called with an `Event` at every improvement and phase, from any thread.
     without, phases : collections of str
-        For ablation: families of the joint model to leave out, phases to run.
+        For ablation: families of the joint model and bounds (by name) to leave out, phases to run.
 
     Returns
     -------
@@ -308,7 +309,8 @@ def compare(
     """Run every heuristic with every partition rule, and the solver, on one instance.
 
     Methods are named by heuristic with the uniform partition (``1f1b``) and with the balanced one
-    (``1f1b-balanced``). All rows carry the same, best bound. Values from the heuristics are checked like any plan.
+    (``1f1b-balanced``). Further partition rules have a row where they are better than both (``1f1b-memory``). All
+    rows carry the same, best bound. Values from the heuristics are checked like any plan.
     """
     problem = build_problem(instance)
     known = all_bounds(problem)[0]
@@ -321,11 +323,11 @@ def compare(
             no_plan = str(error)
     if result is not None and result.lower_bound > known.value:
         known = Bound(result.bound_name, result.lower_bound)
-    rows = []
-    for heuristic in HEURISTICS:
+    rows: list[Row] = []
+    for heuristic in ALL_HEURISTICS:
         found: dict[str, Row] = {}
         began = time.perf_counter()
-        for attempt in attempts(heuristic, problem):
+        for attempt in attempts(heuristic, problem, ALL_PARTITION_RULES):
             name = heuristic.name if attempt.rule in ("", "uniform") else f"{heuristic.name}-{attempt.rule}"
             seconds = time.perf_counter() - began
             began = time.perf_counter()
@@ -336,7 +338,9 @@ def compare(
             kept = found.get(name)
             if kept is None or _rank(row) < _rank(kept):
                 found[name] = row
-        rows += list(found.values())
+        further = {f"{heuristic.name}-{rule}" for rule in FURTHER_RULES}
+        least = min(_rank(row) for name, row in found.items() if name not in further)
+        rows += [row for name, row in found.items() if name not in further or _rank(row) < least]
     if result is not None:
         rows.append(Row("cp-sat", result.status, result.plan, result.lower_bound, result.seconds))
     elif no_plan:

@@ -25,8 +25,9 @@ def compare(
 ) -> None:
     """Compare known schedules with the solver.
 
-    GPipe, 1F1B, interleaved 1F1B and ZB-H1, each with the partitions that people use: a heuristic's own
-    name means the uniform one; -balanced, one that evens out the work.
+    GPipe, 1F1B and its interleaved, eager, zero-bubble, V-shaped and other kin, each with the partitions that people
+    use: a heuristic's own name means the uniform one; -balanced, one that evens out the work; -memory and -megatron,
+    shown where they are better, one that 1F1B can hold and Megatron's.
     """
     problem, source = load(instance)
 
@@ -69,6 +70,7 @@ def _data(row: Row) -> dict[str, Any]:
 def _write_rows(instance: Instance, rows: list[Row], *, solver: bool) -> None:
     from rich.table import Table
 
+    from octocp.heuristics import ALL_HEURISTICS
     from octocp.report.bubbles import analyse
     from octocp.report.units import has_sizes
 
@@ -104,8 +106,9 @@ def _write_rows(instance: Instance, rows: list[Row], *, solver: bool) -> None:
     write(headline(instance) + "\n\n")
     write_table(table)
     known = {row.method for row in rows}
-    same = [row.method for row in rows if row.plan and row.method != "cp-sat" and f"{row.method}-balanced" not in known]
-    same = [name for name in same if not name.endswith("-balanced")]
+    heuristics = {heuristic.name for heuristic in ALL_HEURISTICS}
+    same = [row.method for row in rows if row.plan and row.method in heuristics]
+    same = [name for name in same if f"{name}-balanced" not in known]
     if same:
         write(f"No -balanced row of {', '.join(same)}: the balanced partition is the uniform one.\n")
     if not solver:

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 import octocp
-from octocp.cli import bound, catalogue, check, compare, export, new, show, solve
+from octocp.cli import bound, catalogue, check, compare, explain, export, new, show, solve, try_
 from octocp.cli.output import PipeClosedError, complain, cut, write
 from octocp.errors import OctoCPError
 
@@ -53,6 +53,8 @@ def _root(
 app.command("solve")(solve.solve)
 app.command("check")(check.check)
 app.command("show")(show.show)
+app.command("explain")(explain.explain)
+app.command("try", help=try_.HELP)(try_.try_)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("bound")(bound.bound)

@@ -30,4 +30,12 @@ def gpipe(problem: Problem, layout: Layout) -> Orders:
     return orders
 
 
-GPIPE = Heuristic("gpipe", "Huang et al., NeurIPS 2019", _placements, gpipe, fused=True)
+GPIPE = Heuristic(
+    "gpipe",
+    "Huang et al., GPipe, NeurIPS 2019",
+    _placements,
+    gpipe,
+    fused=True,
+    needs="one stage per device, or a placement that the instance gives",
+    quick=True,
+)

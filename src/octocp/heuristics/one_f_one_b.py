@@ -29,4 +29,5 @@ ONE_F_ONE_B = Heuristic(
     one_stage_per_device,
     one_f_one_b,
     fused=True,
+    quick=True,
 )

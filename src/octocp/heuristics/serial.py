@@ -30,4 +30,12 @@ def serial(problem: Problem, layout: Layout) -> Orders:
     return orders
 
 
-SERIAL = Heuristic("serial", "one microbatch at a time", one_stage_per_device, serial, fused=False)
+SERIAL = Heuristic(
+    "serial",
+    "one microbatch at a time: the least memory",
+    one_stage_per_device,
+    serial,
+    fused=False,
+    needs="one stage per device",
+    quick=True,
+)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from octocp.heuristics.base import Heuristic, NotApplicableError, one_stage_per_device
+from octocp.heuristics.base import Heuristic, one_stage_per_device, require_split
 from octocp.problem import B, F, Problem, W
 from octocp.schedule import Layout, Op, Orders
 
 
-def _placements(problem: Problem) -> list[tuple[int, ...]]:
-    if not problem.split:
-        raise NotApplicableError("needs split_backward: true")
+def split_placements(problem: Problem) -> list[tuple[int, ...]]:
+    """Return the placement with one stage per device of an instance with a split backward."""
+    require_split(problem)
     return one_stage_per_device(problem)
 
 
@@ -34,4 +34,12 @@ def zb_h1(problem: Problem, layout: Layout) -> Orders:
     return orders
 
 
-ZB_H1 = Heuristic("zb-h1", "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024", _placements, zb_h1, fused=False)
+ZB_H1 = Heuristic(
+    "zb-h1",
+    "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, 2.2",
+    split_placements,
+    zb_h1,
+    fused=False,
+    needs="split backward, one stage per device",
+    quick=True,
+)

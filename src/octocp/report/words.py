@@ -12,7 +12,7 @@ BOUND_WORDS = {
     "one microbatch": "a single microbatch passes all layers forward and all layers backward",
     "in flight": "memory lets a stage take the next microbatch only when an earlier one has come back",
     "energy": "little work can be done early and late, while first microbatches arrive and last ones leave",
-    "balanced load": "the most even way to share whole layers out over the devices, with what each waits for and can hold",
+    "balanced load": "the most even way to share whole layers out over the devices, with what each waits for and holds",
     "joint model": "CP-SAT has ruled out anything lower, over all partitions, placements and orders together",
 }
 

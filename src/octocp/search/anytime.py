@@ -96,14 +96,14 @@ class Search:
         if found is None or found is self._seen:
             return
         self._seen = found
-        if found.layout.stages <= self.local.most:
-            state = self.local.state(found.layout)
-            if self._starts:
-                self._starts.append(state)
-            else:
-                _, state = self.local.improve(state, state, 0, COLD, COLD, 0, 0)
-                self._lineages.append(state)
-                self._rank()
+        if found.layout.stages > self.local.most:
+            return
+        states = [self.local.state(found.layout, alternate=alternate) for alternate in (False, True)]
+        if self._starts:
+            self._starts += states
+        else:
+            self._lineages += [self.local.improve(state, state, 0, COLD, COLD, 0, 0)[1] for state in states]
+            self._rank()
 
     def _rank(self) -> None:
         """Keep the best lineages, in order; of several of one value, one."""

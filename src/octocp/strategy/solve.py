@@ -17,7 +17,7 @@ from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import Packing, pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
-from octocp.heuristics import HEURISTICS, SERIAL, attempts
+from octocp.heuristics import HEURISTICS, OCTOPIPE, SERIAL, attempts
 from octocp.heuristics.base import describe_excess
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from octocp.search.anytime import Search
 
 CORE_FAMILIES = frozenset(family.name for family in FAMILIES if family.role == "core")
-PHASES = ("heuristics", "balance", "search", "neighbourhoods", "joint")
+PHASES = ("heuristics", "balance", "tuner", "search", "neighbourhoods", "joint")
 
 # Intervals up to which the joint model is tried before any search; up to which it gets all the time where the
 # placement is given, and a share of it where not; and beyond which only the incumbent's stage count is modelled.
@@ -53,6 +53,9 @@ JOINT_SHARE = 0.25
 # Stages that the local search starts from, at most: fine cuts pay with few devices too.
 MOST_CHUNKS = 8
 MANY_STAGES = 64
+
+# OctoPipe's tuner takes up to three seconds: it is run where that is little of the time.
+TUNER_LEAST_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def solve_problem(
     Parameters
     ----------
     without : collection of str
-        Constraint families of the joint model to leave out.
+        Constraint families of the joint model, and bounds by name, to leave out.
     phases : collection of str
         Phases to run, for ablation.
 
@@ -128,13 +131,16 @@ class _Strategy:
     phases: frozenset[str]
     _local: Search | None = None
     _turn: int = 0
+    # Value of the incumbent whose neighbourhoods were tried last: they seldom give anything a second time.
+    _visited: int | None = None
 
     def run(self) -> None:
         """Run every phase that the instance's size makes worth its time."""
         progress = self.progress
         progress.enter("bounds")
         for bound in all_bounds(self.problem):
-            progress.prove(bound)
+            if bound.name not in self.without:
+                progress.prove(bound)
         self._heuristics()
         if progress.done:
             return
@@ -142,6 +148,7 @@ class _Strategy:
         if progress.schedule is None:
             self._first_plan()
         self._balance()
+        self._tuner()
         size = self._size(self.problem.max_stages)
         if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)) and size <= MEDIUM_JOINT:
             # First run on this machine: the joint model works while the evaluator compiles. A large one would only
@@ -161,7 +168,8 @@ class _Strategy:
         while searching and not progress.done:
             began, before = progress.seconds, progress.value
             self._search(SEARCH_SHARE)
-            if progress.value == before:
+            if progress.value == before and progress.value != self._visited:
+                self._visited = progress.value
                 self._neighbourhoods(NEIGHBOURHOOD_SHARE)
             if progress.seconds - began < LEAST_SLICE_SECONDS:
                 self._joint()
@@ -214,6 +222,18 @@ class _Strategy:
             stopped=progress.stop.is_set,
         )
         progress.prove(bound)
+
+    def _tuner(self) -> None:
+        """Run OctoPipe's tuner: on models of a hundred layers its layouts are good ones to search from."""
+        progress = self.progress
+        if progress.done or progress.left < TUNER_LEAST_SECONDS or "tuner" not in self.phases:
+            return
+        if self._size(self.problem.max_stages) <= MEDIUM_JOINT:
+            return
+        progress.enter("octopipe")
+        found = OCTOPIPE.run(self.problem)
+        if found.status == "feasible" and found.schedule is not None:
+            progress.offer(found.schedule, "octopipe")
 
     def _search(self, share: float) -> None:
         """Search for incumbents on the compiled evaluator."""

@@ -1,0 +1,5 @@
+"""Why a schedule or a partition rule cannot run on an instance."""
+
+
+class NotApplicableError(ValueError):
+    """A heuristic cannot run on an instance; the text says why."""
