@@ -12,6 +12,7 @@ from octocp.bounds import Bound, all_bounds
 from octocp.cpsat.assignment import assignment_bound
 from octocp.cpsat.build import Build
 from octocp.cpsat.families import FAMILIES
+from octocp.cpsat.for_order import best_partition
 from octocp.cpsat.joint import build_joint, tightened
 from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import Packing, pack
@@ -249,7 +250,7 @@ class _Strategy:
         self._local.run(progress, min(share * progress.limit, progress.left))
 
     def _neighbourhoods(self, share: float) -> None:
-        """Re-solve parts of the incumbent exactly: first its order alone, then with a few stages free to move."""
+        """Re-solve parts of the incumbent exactly: its cuts in its order, its order, then with a few stages free."""
         progress, incumbent = self.progress, self.progress.schedule
         if progress.done or incumbent is None or "neighbourhoods" not in self.phases:
             return
@@ -259,6 +260,18 @@ class _Strategy:
         progress.enter("neighbourhoods")
         ends = progress.seconds + share * progress.limit
         rng = random.Random(self.seed * 7919 + self._turn)
+        if not self.without:
+            seconds = min(progress.left, max(0.5, (ends - progress.seconds) / 3))
+            progress.offer(
+                best_partition(
+                    self.problem,
+                    incumbent,
+                    seconds=seconds,
+                    workers=self.workers,
+                    seed=self.seed,
+                    stopped=progress.stop.is_set,
+                )
+            )
         width = 0
         while progress.seconds < ends and not progress.done and progress.schedule is not None:
             incumbent = progress.schedule
