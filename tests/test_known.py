@@ -12,7 +12,7 @@ from octocp import catalog
 KNOWN = {
     name: entry["value"]
     for name, entry in json.loads((catalog.folder("instances") / "best_known.json").read_text()).items()
-    if entry["proven"]
+    if entry["proven"] and "OctoCP" not in entry["source"]  # what others have proven
 }
 # One stage per device: what chunks are worth (no published value).
 KNOWN |= {"nemotron-nano-v2-9b-p4-m8-v1": 94_379, "nemotron-nano-v2-9b-p4-m4-v1": 58_918}

@@ -2,6 +2,7 @@
 
     python scripts/bench/run.py known --time-limit 60 --workers 2
     python scripts/bench/run.py equal-memory --heuristics
+    python scripts/bench/run.py ablation --ablation --time-limit 20
 
 With --heuristics, every schedule that `octocp compare` knows is run instead, and OctoPipe's tuner; a row tells the best
 partition rule of each.
@@ -33,24 +34,15 @@ from octocp.strategy import PHASES
 RESULTS = Path(__file__).parent / "results"
 
 
-def solve_row(
-    name: str,
-    instance: Instance,
-    time_limit: float,
-    workers: int,
-    seed: int,
-    label: str,
-    phases: list[str],
-    without: list[str],
-) -> dict[str, object]:
+def solve_row(name: str, instance: Instance, args: argparse.Namespace) -> dict[str, object]:
     """Solve one instance and describe the run as one row of the schema shared by all methods."""
     events: list[Event] = []
     row: dict[str, object] = {
         "instance": name,
-        "method": label,
-        "time_limit": time_limit,
-        "workers": workers,
-        "seed": seed,
+        "method": args.label,
+        "time_limit": args.time_limit,
+        "workers": args.workers,
+        "seed": args.seed,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "octocp": octocp.__version__,
     }
@@ -61,8 +53,8 @@ def solve_row(
             workers=args.workers,
             seed=args.seed,
             on_event=events.append,
-            phases=args.phases.split(","),
-            without=[part for part in args.without.split(",") if part],
+            phases=args.phases,
+            without=args.without,
         )
     except octocp.OctoCPError as error:
         return {**row, "status": "error", "reason": str(error)}
@@ -75,6 +67,7 @@ def solve_row(
         "bound_name": result.bound_name,
         "found_by": result.plan.solve.found_by,
         "stages": len(result.plan.partition),
+        "ops": len(result.plan.ops),
         "seconds": round(result.seconds, 2),
         "first_plan_s": next((e.seconds for e in events if e.incumbent is not None), None),
         "within_1pct_s": within[0] if within else None,
@@ -106,23 +99,39 @@ def heuristic_rows(name: str, instance: Instance) -> list[dict[str, object]]:
             "seconds": round(time.process_time() - began, 3),
         }
         if found.status == "feasible" and found.schedule is not None:
-            row |= {"value": found.schedule.value, "stages": found.schedule.layout.stages, "partition": found.partition}
+            row |= {"value": found.schedule.value, "stages": found.schedule.layout.stages, "partition": found.rule}
         else:
             row["reason"] = found.reason
         rows.append(row)
     return rows
 
 
+def variants() -> dict[str, tuple[list[str], list[str]]]:
+    """Return what an ablation leaves out, by label: (phases to run, bounds to leave out)."""
+    found: dict[str, tuple[list[str], list[str]]] = {"everything": (list(PHASES), [])}
+    for phase in PHASES[1:]:
+        found[f"without {phase}"] = ([other for other in PHASES if other != phase], [])
+    found["warm start alone"] = (["heuristics"], [])
+    # What a bound is worth shows without any search.
+    proofs = ["heuristics", "balance"]
+    found["all bounds"] = (proofs, [])
+    for bound in ("work", "averaged heads", "indivisible layer", "one microbatch", "energy"):
+        found[f"without bound: {bound}"] = (proofs, [bound])
+    found["without bound: balanced load"] = (["heuristics"], [])
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite")
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--label", default="cp-sat", help="name of the method in the rows")
-    parser.add_argument("--phases", default=",".join(PHASES), help="phases to run, for ablation")
+    parser.add_argument("--phases", default=",".join(PHASES), help="phases to run")
+    parser.add_argument("--without", default="", help="bounds and constraint families to leave out")
     parser.add_argument("--heuristics", action="store_true", help="run the known schedules instead of the solver")
-    parser.add_argument("--without", default="", help="bounds and constraint families to leave out, for ablation")
+    parser.add_argument("--ablation", action="store_true", help="run the suite once without each phase and each bound")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     out: Path = args.out or RESULTS / f"{args.suite}.jsonl"
@@ -131,26 +140,30 @@ def main() -> None:
     if out.exists():
         rows = (json.loads(line) for line in out.read_text().splitlines())
         done = {(row["instance"], row["method"], row["time_limit"], row["workers"], row["seed"]) for row in rows}
-    known = known_values()
-    if args.heuristics:
-        for name, load in suite(args.suite).items():
-            if (name, OCTOPIPE.name, 0.0, 1, 0) in done:
-                continue
-            rows = heuristic_rows(name, load())
-            with out.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-            print(name, {row["method"]: row.get("value", row["status"]) for row in rows}, flush=True)
-        return
+    given = {args.label: (args.phases.split(","), [part for part in args.without.split(",") if part])}
+    chosen = variants() if args.ablation else given
     for name, load in suite(args.suite).items():
-        if (name, args.label, args.time_limit, args.workers, args.seed) in done:
+        if args.heuristics:
+            if (name, OCTOPIPE.name, 0.0, 1, 0) not in done:
+                append(out, heuristic_rows(name, load()))
             continue
-        row = solve_row(name, load(), args)
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        best = known.get(name, {}).get("value")
+        for label, (phases, without) in chosen.items():
+            args.label, args.phases, args.without = label, phases, without
+            if (name, args.label, args.time_limit, args.workers, args.seed) not in done:
+                append(out, [solve_row(name, load(), args)])
+
+
+def append(out: Path, rows: list[dict[str, object]]) -> None:
+    """Append rows to a results file and print them."""
+    with out.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    known = known_values()
+    for row in rows:
+        best = known.get(str(row["instance"]), {}).get("value")
         print(
-            f"{name:40s} {row['status']:9s} {row.get('value', row.get('reason'))!s:>10s} "
-            f"bound {row.get('lower_bound', '')!s:>9s} known {best!s:>9s} {row.get('seconds', '')!s:>7s} s",
+            f"{row['instance']:40s} {row['method']:20s} {row['status']:14s} "
+            f"{row.get('value', row.get('reason'))!s:>10.60s} bound {row.get('lower_bound', '')!s:>9s} "
+            f"known {best!s:>9s} {row.get('seconds', '')!s:>7s} s",
             flush=True,
         )
 

@@ -35,8 +35,10 @@ def shipped(names: list[str]) -> Suite:
 
 
 def known() -> Suite:
-    """Cases with proven answers."""
-    return shipped([name for name, entry in known_values().items() if entry["proven"]])
+    """Cases proven elsewhere, to be proven again."""
+    return shipped(
+        [name for name, entry in known_values().items() if entry["proven"] and "OctoCP" not in entry["source"]]
+    )
 
 
 def octopipe() -> Suite:
@@ -150,6 +152,15 @@ def scale() -> Suite:
     return {"nemotron-h-proxy-large-p16-m64-v4": lambda: proxy("nemotron-h-proxy-large", 16, 64, 4)}
 
 
+def ablation() -> Suite:
+    """A few instances of every sort, for runs with parts of the solver left out."""
+    published = shipped(
+        ["nemotron-nano-v2-9b-p4-m8", "nemotron-nano-v2-9b-p8-m16", "llama3-32b-p8-m8", "jamba-100b-p8-m16"]
+    )
+    tight = {name: load for name, load in equal_memory().items() if name.startswith("nemotron-h-8b-p8-m8")}
+    return {**published, **tight, "slackpipe-w4-n8-b8-c8": lambda: slackpipe_case(4, 8, 8, 8)}
+
+
 SUITES: dict[str, Callable[[], Suite]] = {
     "known": known,
     "octopipe": octopipe,
@@ -157,6 +168,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "slackpipe": slackpipe,
     "proxies": proxies,
     "scale": scale,
+    "ablation": ablation,
 }
 
 

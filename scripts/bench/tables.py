@@ -9,10 +9,15 @@ import argparse
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from octocp import load_instance
+from octocp.costs import build_problem
+from octocp.cpsat.joint import build_joint
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -51,6 +56,11 @@ def gap(row: Row) -> float:
     return (row["value"] - row["lower_bound"]) / row["value"]
 
 
+def reached(row: Row, value: int) -> float:
+    """Return the seconds after which a run had a plan of at most that value; infinite where never."""
+    return next((seconds for seconds, found, *_ in row["trace"] if found is not None and found <= value), math.inf)
+
+
 def how(row: Row) -> str:
     """Say under which conditions a row was measured."""
     return f"{row['time_limit']:g} s, {row['workers']} workers, seed {row['seed']}, {row['machine']}"
@@ -74,6 +84,13 @@ def octopipe() -> str:
             f"| {row['first_plan_s']:.2f} s | {row['within_1pct_s']:.1f} s |"
         )
     ratios = {row["instance"]: row["value"] / published[row["instance"]] for row in rows}
+    early = sum(
+        any(
+            value is not None and value < published[row["instance"]] and seconds <= 10
+            for seconds, value, *_ in row["trace"]
+        )
+        for row in rows
+    )
     eight = [ratio for name, ratio in ratios.items() if "-p8-" in name]
     gaps = [gap(row) for row in rows]
     summary = (
@@ -81,7 +98,101 @@ def octopipe() -> str:
         + (f", at P=8 {mean_ratio(eight):.4f}" if eight else "")
         + f", worst {max(ratios.values()):.4f}; gap: median {100 * median(gaps):.2f} %, "
         f"largest {100 * max(gaps):.2f} %; "
-        f"{sum(g == 0 for g in gaps)} proven optimal."
+        f"{sum(g == 0 for g in gaps)} proven optimal; first plan after at most "
+        f"{max(row['first_plan_s'] for row in rows):.2f} s; better than OctoPipe's within 10 s on {early}."
+    )
+    return "\n".join([summary, "", *lines])
+
+
+BASELINES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "octopipe-dispatch")
+
+
+def equal_memory() -> str:
+    """Tabulate the 36 published instances at 1F1B's memory against the best known schedules under the same cap."""
+    every = rows_of("equal-memory")
+    rows = [row for row in every if row["method"] == "cp-sat"]
+    others: dict[str, dict[str, int]] = {}
+    for row in every:
+        if row["method"] != "cp-sat" and "value" in row:
+            others.setdefault(row["instance"], {})[row["method"]] = row["value"]
+    if not rows or not others:
+        return "Not run yet."
+    lines = [
+        f"| instance | {' | '.join(BASELINES)} | OctoPipe's tuner | OctoCP | ratio | bound | gap | stages |",
+        f"|---|{'---:|' * len(BASELINES)}---:|---:|---:|---:|---:|---:|",
+    ]
+    ratios, against_tuner = {}, []
+    for row in rows:
+        known = others[row["instance"]]
+        best = min(known[name] for name in BASELINES if name in known)
+        ratios[row["instance"]] = row["value"] / best
+        if "octopipe" in known:
+            against_tuner.append(row["value"] / known["octopipe"])
+        shown = " | ".join(f"{known[name]:,}" if name in known else "-" for name in (*BASELINES, "octopipe"))
+        lines.append(
+            f"| {row['instance'].removesuffix('-equal-memory')} | {shown} | {row['value']:,} "
+            f"| {ratios[row['instance']]:.4f} | {row['lower_bound']:,} | {100 * gap(row):.2f} % | {row['stages']} |"
+        )
+    gaps = [gap(row) for row in rows]
+    summary = (
+        f"{len(rows)} instances ({how(rows[0])}): geometric mean of the ratio to the best of the five schedules "
+        f"{mean_ratio(ratios.values()):.4f}, worst {max(ratios.values()):.4f}; to OctoPipe's whole tuner with the cap "
+        f"kept {mean_ratio(against_tuner):.4f}, worst {max(against_tuner):.4f}; gap: median "
+        f"{100 * median(gaps):.2f} %, largest {100 * max(gaps):.2f} %. A dash: the schedule does not fit."
+    )
+    return "\n".join([summary, "", *lines])
+
+
+def solved(name: str) -> str:
+    """Tabulate a suite that has nothing to compare with: value, bound, gap, size, times."""
+    rows = [row for row in rows_of(name) if "value" in row]
+    if not rows:
+        return "Not run yet."
+    lines = [
+        "| instance | value | bound | gap | bound from | stages | ops | first plan | within 1 % | time | memory |",
+        "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        shown = "**0**" if gap(row) == 0 else f"{100 * gap(row):.2f} %"
+        lines.append(
+            f"| {row['instance']} | {row['value']:,} | {row['lower_bound']:,} | {shown} | {row['bound_name']} "
+            f"| {row['stages']} | {row.get('ops', '')} | {row['first_plan_s']:.2f} s | {row['within_1pct_s']:.1f} s "
+            f"| {row['seconds']:.1f} s | {row['peak_rss_mb']} MB |"
+        )
+    gaps = [gap(row) for row in rows]
+    summary = (
+        f"{len(rows)} instances ({how(rows[0])}): {sum(g == 0 for g in gaps)} proven optimal; largest gap "
+        f"{100 * max(gaps):.2f} %."
+    )
+    return "\n".join([summary, "", *lines])
+
+
+def ablation() -> str:
+    """Tabulate what is lost without each phase and each bound."""
+    rows = rows_of("ablation")
+    if not rows:
+        return "Not run yet."
+    by: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by.setdefault(row["method"], {})[row["instance"]] = row
+    names = list(by["everything"])
+    lines = [
+        f"| | {' | '.join(names)} | value | bound |",
+        f"|---|{'---:|' * len(names)}---:|---:|",
+    ]
+    for method, found in by.items():
+        proofs = "bound" in method
+        base = by["all bounds" if proofs else "everything"]
+        shown = " | ".join(
+            f"{found[n]['lower_bound' if proofs else 'value']:,}" if "value" in found.get(n, {}) else "-" for n in names
+        )
+        both = [n for n in names if "value" in found.get(n, {}) and "value" in base[n]]
+        value = mean_ratio(found[n]["value"] / base[n]["value"] for n in both)
+        bound = mean_ratio(found[n]["lower_bound"] / base[n]["lower_bound"] for n in both)
+        lines.append(f"| {method} | {shown} | {'' if proofs else f'{value:.4f}'} | {bound:.4f} |")
+    summary = (
+        f"{how(rows[0])}. Upper rows: values without a phase; lower rows: bounds without one of them, no search. The "
+        "last columns are geometric means of the ratio to the row with everything."
     )
     return "\n".join([summary, "", *lines])
 
@@ -126,7 +237,44 @@ def slackpipe() -> str:
     return "\n".join([summary, "", *lines])
 
 
-TABLES: dict[str, Callable[[], str]] = {"octopipe": octopipe, "slackpipe": slackpipe, "known": known}
+def sizes() -> str:
+    """Tabulate the size of the joint model over every stage count, or the largest that is built."""
+    lines = [
+        "| instance | devices | stages | microbatches | variables | constraints | built in |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, stages in SIZES.items():
+        problem = build_problem(load_instance(name))
+        began = time.perf_counter()
+        proto = build_joint(problem, stages=(problem.min_stages, stages)).model.proto
+        took = time.perf_counter() - began
+        lines.append(
+            f"| {name} | {problem.n_devices} | {problem.min_stages} to {stages} | {problem.n_microbatches} "
+            f"| {len(proto.variables):,} | {len(proto.constraints):,} | {took:.2f} s |"
+        )
+    return "\n".join(lines)
+
+
+# By instance, the largest number of stages.
+SIZES = {
+    "nemotron-nano-v2-9b-p4-m8-v1": 4,
+    "nemotron-nano-v2-9b-p4-m8-v2": 8,
+    "nemotron-nano-v2-9b-p4-m8-v3": 12,
+    "slackpipe-w8-n8-b8-l64-c0": 8,
+    "nemotron-nano-v2-9b-p8-m16": 16,
+    "jamba-100b-p8-m16": 24,
+}
+
+TABLES: dict[str, Callable[[], str]] = {
+    "octopipe": octopipe,
+    "equal-memory": equal_memory,
+    "slackpipe": slackpipe,
+    "proxies": lambda: solved("proxies"),
+    "scale": lambda: solved("scale"),
+    "known": known,
+    "sizes": sizes,
+    "ablation": ablation,
+}
 
 
 def main() -> None:
