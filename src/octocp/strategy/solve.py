@@ -56,7 +56,7 @@ MOST_CHUNKS = 8
 MANY_STAGES = 64
 
 # OctoPipe's tuner takes up to three seconds: it is run where that is little of the time.
-TUNER_LEAST_SECONDS = 15.0
+TUNER_LEAST_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
