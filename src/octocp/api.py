@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import Literal
 import octocp
 from octocp.bounds import Bound, all_bounds
 from octocp.checker import check_plan
+from octocp.comparison import Added, Choice, Comparison, PartitionEffort, Row, compare_instance
 from octocp.costs import build_problem
-from octocp.decode import to_plan
-from octocp.errors import InputError, NoPlanError, PlanRejectedError
-from octocp.heuristics import ALL_HEURISTICS, HEURISTICS, attempts
-from octocp.heuristics.partition import ALL_PARTITION_RULES, FURTHER_RULES
+from octocp.decode import checked
+from octocp.errors import InputError
+from octocp.heuristics import HEURISTICS, attempts
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
-from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, SolveInfo
 from octocp.schema.files import load_instance, load_plan, write_plan
 from octocp.schema.plan import TracePoint
@@ -245,25 +243,6 @@ def _result(
     )
 
 
-def checked(
-    schedule: Schedule, instance: Instance, *, method: str, lower_bound: int, solve: SolveInfo | None = None
-) -> Plan:
-    """Decode a schedule and pass it through the independent checker.
-
-    Raises
-    ------
-    PlanRejectedError
-        The checker found a violation: a bug in OctoCP.
-    """
-    plan = to_plan(schedule, instance, method=method, lower_bound=lower_bound, solve=solve)
-    violations = check_plan(plan)
-    if violations:
-        raise PlanRejectedError(
-            f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it"
-        )
-    return plan
-
-
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan file (JSON), as `octocp solve` does; it appears whole or not at all.
 
@@ -285,18 +264,6 @@ def bounds(instance: Instance) -> list[Bound]:
     return all_bounds(build_problem(instance))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method in a comparison; `plan` is None where there is none, and `reason` says why."""
-
-    method: str
-    status: str
-    plan: Plan | None
-    lower_bound: int
-    seconds: float
-    reason: str = ""
-
-
 def compare(
     instance: Instance,
     *,
@@ -304,52 +271,89 @@ def compare(
     workers: int | None = None,
     seed: int = 0,
     solver: bool = True,
+    methods: Collection[str] = (),
+    best_partition: bool = False,
+    added: Sequence[Added] = (),
     on_event: Callable[[Event], None] | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """Run every heuristic with every partition rule, and the solver, on one instance.
+    """Run every known schedule with every partition rule, OctoPipe's tuner and the solver, on one instance.
 
     Methods are named by heuristic with the uniform partition (``1f1b``) and with the balanced one
     (``1f1b-balanced``). Further partition rules have a row where they are better than both (``1f1b-memory``). All
-    rows carry the same, best bound. Values from the heuristics are checked like any plan.
+    rows carry the same, best bound. Every plan passes the independent checker.
+
+    Parameters
+    ----------
+    instance : Instance
+        From `load_instance`, or built in Python.
+    time_limit : float
+        Seconds for the solver; all partitions that `best_partition` asks for share as many again.
+    workers, seed : int
+        As for `solve`.
+    solver : bool
+        Whether the solver has a row.
+    methods : collection of str
+        Known schedules (``1f1b``), or single rows of them (``1f1b-balanced``); all where it is empty.
+    best_partition : bool
+        Also find the exact best partition for each known schedule's orders; a row (``1f1b-best``) where it is better.
+    added : sequence of Added
+        Schedules of one's own, from `octocp.comparison.read_added`.
+    on_event : callable, optional
+        As for `solve`.
+    on_step : callable, optional
+        Called with a few words when another method begins.
+
+    Returns
+    -------
+    list of Row
+        In a fixed order; after a KeyboardInterrupt, those that are done.
+
+    Raises
+    ------
+    InputError
+        The instance is wrong, or there is no such method.
+    InfeasibleError
+        No plan exists.
     """
-    problem = build_problem(instance)
-    known = all_bounds(problem)[0]
-    result = None
-    no_plan = ""
-    if solver:
-        try:
-            result = solve(instance, time_limit=time_limit, workers=workers, seed=seed, on_event=on_event)
-        except NoPlanError as error:
-            no_plan = str(error)
-    if result is not None and result.lower_bound > known.value:
-        known = Bound(result.bound_name, result.lower_bound)
-    rows: list[Row] = []
-    for heuristic in ALL_HEURISTICS:
-        found: dict[str, Row] = {}
-        began = time.perf_counter()
-        for attempt in attempts(heuristic, problem, ALL_PARTITION_RULES):
-            name = heuristic.name if attempt.rule in ("", "uniform") else f"{heuristic.name}-{attempt.rule}"
-            seconds = time.perf_counter() - began
-            began = time.perf_counter()
-            plan = None
-            if attempt.schedule is not None and attempt.status == "feasible":
-                plan = checked(attempt.schedule, instance, method=name, lower_bound=known.value)
-            row = Row(name, plan.status if plan else attempt.status, plan, known.value, seconds, attempt.reason)
-            kept = found.get(name)
-            if kept is None or _rank(row) < _rank(kept):
-                found[name] = row
-        further = {f"{heuristic.name}-{rule}" for rule in FURTHER_RULES}
-        least = min(_rank(row) for name, row in found.items() if name not in further)
-        rows += [row for name, row in found.items() if name not in further or _rank(row) < least]
-    if result is not None:
-        rows.append(Row("cp-sat", result.status, result.plan, result.lower_bound, result.seconds))
-    elif no_plan:
-        rows.append(Row("cp-sat", "unknown", None, known.value, time_limit, no_plan))
-    return rows
+    return compare_all(
+        instance,
+        time_limit=time_limit,
+        workers=workers,
+        seed=seed,
+        solver=solver,
+        methods=methods,
+        best_partition=best_partition,
+        added=added,
+        on_event=on_event,
+        on_step=on_step,
+    ).rows
 
 
-def _rank(row: Row) -> tuple[bool, int]:
-    return row.plan is None, row.plan.value if row.plan else 0
+def compare_all(
+    instance: Instance,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    solver: bool = True,
+    methods: Collection[str] = (),
+    best_partition: bool = False,
+    added: Sequence[Added] = (),
+    on_event: Callable[[Event], None] | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare as `compare` does, and also tell whether it got through."""
+    _check_options(time_limit, workers, seed, 0.0)
+    threads = workers or default_workers()
+
+    def by_solver() -> Plan:
+        return solve(instance, time_limit=time_limit, workers=threads, seed=seed, on_event=on_event).plan
+
+    effort = PartitionEffort(time_limit, threads, seed) if best_partition else None
+    return compare_instance(
+        instance, Choice(methods), by_solver if solver else None, added=added, partitions=effort, on_step=on_step
+    )
 
 
 __all__ = [
@@ -360,6 +364,7 @@ __all__ = [
     "check",
     "checked",
     "compare",
+    "compare_all",
     "default_workers",
     "load_instance",
     "load_plan",

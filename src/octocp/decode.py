@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from octocp.checker import check_plan
+from octocp.errors import PlanRejectedError
 from octocp.problem import KIND_NAMES
 from octocp.schedule import Schedule
 from octocp.schema import Instance, Plan, PlanOp, SolveInfo
@@ -53,3 +55,22 @@ def to_plan(
         ],
         solve=solve or SolveInfo(),
     )
+
+
+def checked(
+    schedule: Schedule, instance: Instance, *, method: str, lower_bound: int, solve: SolveInfo | None = None
+) -> Plan:
+    """Decode a schedule and pass it through the independent checker.
+
+    Raises
+    ------
+    PlanRejectedError
+        The checker found a violation: a bug in OctoCP.
+    """
+    plan = to_plan(schedule, instance, method=method, lower_bound=lower_bound, solve=solve)
+    violations = check_plan(plan)
+    if violations:
+        raise PlanRejectedError(
+            f"the checker refused a plan by {method}: {violations[0]} ({len(violations)} in all); please report it"
+        )
+    return plan

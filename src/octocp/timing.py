@@ -17,6 +17,8 @@ from octocp.schedule import Layout, Op, Orders, Schedule
 # Ops up to which the least span for given orders is worth its time.
 EXACT_SPAN_OPS = 3_000
 
+Fused = bool | frozenset[tuple[int, int]]
+
 
 class DeadlockError(ValueError):
     """The orders of the devices wait for each other; the text names an op of each device that waits."""
@@ -25,13 +27,13 @@ class DeadlockError(ValueError):
 class _Graph:
     """Precedence as successor lists over numbered ops: durations, delays and device orders in one."""
 
-    def __init__(self, problem: Problem, layout: Layout, orders: Orders, fused: bool) -> None:
+    def __init__(self, problem: Problem, layout: Layout, orders: Orders, fused: Fused) -> None:
         self.shape = (len(problem.kinds), layout.stages, problem.n_microbatches)
         self.duration = layout.durations(problem).ravel()
         count = self.duration.size
         self.following: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.waiting = [0] * count
-        stages, hands_on = layout.stages, W if fused and problem.split else B
+        stages = layout.stages
         for microbatch in range(problem.n_microbatches):
             for stage in range(stages):
                 boundary = layout.bounds[stage]
@@ -39,6 +41,8 @@ class _Graph:
                     here, before = layout.placement[stage], layout.placement[stage - 1]
                     delay = problem.delay(boundary, before, here, microbatch)
                     self._edge((F, stage - 1, microbatch), (F, stage, microbatch), delay)
+                    whole = fused if isinstance(fused, bool) else (stage, microbatch) in fused
+                    hands_on = W if whole and problem.split else B
                     self._edge((hands_on, stage, microbatch), (B, stage - 1, microbatch), delay)
                 self._edge((F, stage, microbatch), (B, stage, microbatch), 0)
                 if problem.split:
@@ -82,16 +86,16 @@ class _Graph:
         return sequence
 
 
-def time_orders(problem: Problem, layout: Layout, orders: Orders, *, fused: bool = False) -> Schedule:
+def time_orders(problem: Problem, layout: Layout, orders: Orders, *, fused: Fused = False) -> Schedule:
     """Start every op as early as its predecessors and its device's order allow.
 
     Parameters
     ----------
     orders : sequence of sequences of Op
         Every op exactly once, on the device that holds its stage.
-    fused : bool
+    fused : bool or set of (stage, microbatch)
         On a split instance: hand the gradient on when W ends, as a runtime with a fused backward does
-        (the order then runs each W right after its B).
+        (the order then runs each W right after its B); a set says which backwards are fused.
 
     Returns
     -------

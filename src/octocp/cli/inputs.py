@@ -56,6 +56,15 @@ def naming(path: Path) -> Iterator[None]:
         raise InfeasibleError(f"{path}: {error}") from None
 
 
+@contextmanager
+def naming_option(option: str) -> Iterator[None]:
+    """Put the option's name in errors about what it was given."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.problem, place=option, right=error.right) from None
+
+
 def load_plan_leniently(path: Path) -> tuple[Plan, str]:
     """Load a plan to look at; return it with its first violation, which stderr is told too, or ""."""
     from octocp.checker import check_plan
@@ -79,3 +88,46 @@ def as_far_as_possible(path: Path, violation: str) -> Iterator[None]:
         if not violation:
             raise
         raise InputError(f"is too broken to show: {violation}", file=str(path)) from None
+
+
+def instances_in(reference: str) -> list[str] | None:
+    """Return the instance files of a folder, in order; None where a reference is no folder.
+
+    A folder is a path, or the name of one of the catalogue's (``teaching``). Plans and models in it are passed over.
+
+    Raises
+    ------
+    InputError
+        It holds no instance.
+    """
+    from octocp import catalog
+    from octocp.schema.reading import read_document
+
+    if not reference or reference in catalog.instances():
+        return None
+    folder = Path(reference)
+    # A name with a NUL byte, say, is left to the reader of instances, which words that.
+    try:
+        if not folder.is_dir():
+            shipped = catalog.folder("instances") / reference
+            if Path(reference).name != reference or folder.exists() or not shipped.is_dir():
+                return None
+            folder = shipped
+    except (OSError, ValueError):
+        return None
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in {".yaml", ".yml", ".json"} or path.name.startswith(".") or path.is_dir():
+            continue
+        if path.name.endswith(".plan.json"):
+            continue
+        data = read_document(path).data
+        if isinstance(data, dict) and str(data.get("format", "")).startswith(("octocp.plan/", "octocp.model/")):
+            continue
+        if path.suffix.lower() == ".json" and not (isinstance(data, dict) and "format" in data):
+            continue
+        found.append(str(path))
+    if not found:
+        right = "instances are .yaml or .json files"
+        raise InputError("is a folder without an instance in it", file=str(folder), right=right)
+    return found

@@ -24,12 +24,19 @@ PATIENCE_SECONDS = 2.0
 
 
 class Watch:
-    """The latest event, and how to word it."""
+    """The latest event, and how to word it.
+
+    Attributes
+    ----------
+    step : str
+        What is being done, for commands that do more than to solve.
+    """
 
     def __init__(self, tick_us: float) -> None:
         self._tick_us = tick_us
         self._clock: Callable[[], float] | None = None
         self.latest: Event | None = None
+        self.step = ""
 
     def __call__(self, event: Event) -> None:
         """Take an event, from any thread; nothing here may fail or wait."""
@@ -40,17 +47,22 @@ class Watch:
 
     def words(self) -> str:
         """Word the state in one line."""
-        event = self.latest
-        if event is None or self._clock is None:
-            return "starting"
-        parts = [f"{self._clock():7.1f} s", event.phase]
+        event, clock = self.latest, self._clock  # once: another thread may begin something else
+        if event is None or clock is None:
+            return self.step or "starting"
+        parts = [f"{clock():7.1f} s", event.phase]
         if event.incumbent is None:
             parts += ["no plan yet", f"bound {event.bound}"]
         else:
             ms = event.incumbent * self._tick_us / 1000
             parts += [f"plan {event.incumbent} ticks ({ms:.6g} ms)", f"bound {event.bound}"]
             parts += [f"gap {100 * (event.gap or 0.0):.2f} %"]
-        return "  ".join(parts)
+        return "  ".join([self.step, *parts] if self.step else parts)
+
+    def begin(self, step: str, tick_us: float | None = None) -> None:
+        """Begin something else; what was known of a solve is over. `tick_us` is of another instance."""
+        self.step, self.latest, self._clock = step, None, None
+        self._tick_us = tick_us or self._tick_us
 
 
 @contextmanager
@@ -88,11 +100,11 @@ def _live(watch: Watch) -> Any:
 
 
 def _lines(watch: Watch, ended: threading.Event) -> None:
-    told, waited = watch.latest, 0.0
+    told, waited = (watch.latest, watch.step), 0.0
     while not ended.wait(0.25):
         waited += 0.25
-        if (watch.latest is not told and waited >= LINE_SECONDS) or waited >= HEARTBEAT_SECONDS:
-            told, waited = watch.latest, 0.0
+        if ((watch.latest, watch.step) != told and waited >= LINE_SECONDS) or waited >= HEARTBEAT_SECONDS:
+            told, waited = (watch.latest, watch.step), 0.0
             note(watch.words())
 
 

@@ -1,14 +1,19 @@
 """A plan as a file for other tools: by format name, a function that returns the file's bytes.
 
-Each format's module is imported when it is first asked for; matplotlib only for the PNG.
+These show any plan, as far as it goes; what runtimes and simulators read is in `octocp.report.export.runtime`. Each
+format's module is imported when it is first asked for; matplotlib only for the PNG.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from octocp.schema import Plan
+
+if TYPE_CHECKING:
+    from octocp.report.export.gantt import Scene
 
 Exporter = Callable[[Plan], bytes]
 
@@ -27,4 +32,11 @@ EXPORTERS: dict[str, Exporter] = {name: _lazy(name) for name in ("trace", "svg",
 # What each format's files usually end in.
 SUFFIXES = {"trace": ".json", "svg": ".svg", "png": ".png", "csv": ".csv"}
 
-__all__ = ["EXPORTERS", "SUFFIXES", "Exporter"]
+
+def draw(scene: Scene, title: str, format_: str) -> bytes:
+    """Return a scene as an "svg" or "png" file."""
+    made: bytes = import_module(f"octocp.report.export.{format_}").draw(scene, title)
+    return made
+
+
+__all__ = ["EXPORTERS", "SUFFIXES", "Exporter", "draw"]

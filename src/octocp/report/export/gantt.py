@@ -8,7 +8,7 @@ from math import ceil
 from statistics import median
 from typing import Literal
 
-from octocp.report.bubbles import analyse
+from octocp.report.bubbles import BubbleReport, analyse
 from octocp.report.units import (
     amount,
     axis_marks,
@@ -100,15 +100,32 @@ def ink_on(fill: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """Where the chart proper lies on the page, in points; `scale` is points per tick."""
+class Frame:
+    """Where the chart proper lies on the page, in points; `scale` is points per tick, `name_size` a font size."""
 
     left: float
     width: float
+    top: float
     bottom: float
     pitch: float
     row: float
     scale: float
+    name_size: float
+
+
+def frame_for(names: list[str], top: float, width: float, pitch: float, makespan: int) -> Frame:
+    """Return the frame of a timeline with a row for each name; `makespan` in ticks fills its width."""
+    name_size = min(11.0, max(pitch * 0.8, LEAST_NAME))
+    return Frame(
+        left=LEFT + max(map(len, names)) * name_size * ADVANCE + 8,
+        width=width,
+        top=top,
+        bottom=top + pitch * len(names),
+        pitch=pitch,
+        row=pitch * (0.8 if pitch > 12 else 0.9),
+        scale=width / makespan if makespan else 0.0,
+        name_size=name_size,
+    )
 
 
 def layout(plan: Plan) -> Scene:
@@ -117,49 +134,44 @@ def layout(plan: Plan) -> Scene:
     The chart is as wide as its typical op needs to show its microbatch number, within limits;
     rows get lower where there are many devices.
     """
-    report, names, place, layers = analyse(plan), device_names(plan), chunks(plan), stage_layers(plan)
-    makespan = report.makespan
-    width = _chart_width(plan, makespan)
-    pitch = min(34.0, MAX_ROWS_HEIGHT / len(names))
-    name_size = min(11.0, max(pitch * 0.8, LEAST_NAME))
-    margin = LEFT + max(map(len, names)) * name_size * ADVANCE + 8
-    frame = _Frame(
-        left=margin,
-        width=width,
-        bottom=TOP + pitch * len(names),
-        pitch=pitch,
-        row=pitch * (0.8 if pitch > 12 else 0.9),
-        scale=width / makespan if makespan else 0.0,
-    )
-    scene = Scene(margin + width + SHARE_WIDTH + RIGHT, frame.bottom + BOTTOM)
-    numbered = _numbered(plan, frame)
-    borders = _node_borders(plan)
+    report, names = analyse(plan), device_names(plan)
+    width = chart_width(plan, report.makespan)
+    frame = frame_for(names, TOP, width, min(34.0, MAX_ROWS_HEIGHT / len(names)), report.makespan)
+    scene = Scene(frame.left + width + SHARE_WIDTH + RIGHT, frame.bottom + BOTTOM)
     _title(scene, plan, report.bubble)
-    _legend(scene, plan, margin, numbered=numbered, nodes=bool(borders))
-    _axis(scene, milliseconds(plan, makespan), frame)
-    scene.labels.append(Label(margin + width + 8, TOP - 6, "busy", 9, MUTED))
+    legend(scene, plan, frame.left, TOP - 6.0, numbered=numbered(plan, frame), nodes=bool(_node_borders(plan)))
+    axis(scene, milliseconds(plan, report.makespan), frame)
+    timeline(scene, plan, report, frame)
+    return scene
+
+
+def timeline(scene: Scene, plan: Plan, report: BubbleReport, frame: Frame) -> None:
+    """Draw a row for each device: its name, its ops, and how much of the plan's makespan it is busy."""
+    names, place, layers = device_names(plan), chunks(plan), stage_layers(plan)
+    makespan, size, with_numbers = report.makespan, frame.name_size, numbered(plan, frame)
+    beside = frame.left + frame.width + 8
+    scene.labels.append(Label(beside, frame.top - 6, "busy", 9, MUTED))
     by_device: dict[int, list[PlanOp]] = defaultdict(list)
     for op in plan.ops:
         by_device[op.device].append(op)
-    named = ceil(name_size * 1.1 / pitch)
+    named = ceil(size * 1.1 / frame.pitch)
     for device, name in enumerate(names):
-        y = TOP + pitch * device + (pitch - frame.row) / 2
-        scene.boxes.append(Box(margin, y, width, frame.row, IDLE))
+        y = frame.top + frame.pitch * device + (frame.pitch - frame.row) / 2
+        scene.boxes.append(Box(frame.left, y, makespan * frame.scale, frame.row, IDLE))
         if device % named == 0:
-            baseline = y + frame.row / 2 + name_size * 0.36
+            baseline = y + frame.row / 2 + size * 0.36
             busy = report.devices[device].busy / makespan if makespan else 0.0
             scene.labels += [
-                Label(margin - 8, baseline, name, name_size, anchor="end"),
-                Label(margin + width + 8, baseline, f"{100 * busy:.0f} %", name_size * 0.9, MUTED),
+                Label(frame.left - 8, baseline, name, size, anchor="end"),
+                Label(beside, baseline, f"{100 * busy:.0f} %", size * 0.9, MUTED),
             ]
         for op in sorted(by_device[device], key=lambda op: (op.start, op.end)):
             if op.end > op.start:
                 fill = colour(op.kind, *place.get(op.stage, (0, 1)))
-                _op(scene, op, frame, y, fill=fill, tip=_tip(plan, op, layers), numbered=numbered)
-    for device in borders:
-        y = TOP + pitch * device
-        scene.lines.append(Line(LEFT, y, margin + width + SHARE_WIDTH, y, NODE, 1.2))
-    return scene
+                _op(scene, op, frame, y, fill=fill, tip=_tip(plan, op, layers), numbered=with_numbers)
+    for device in _node_borders(plan):
+        y = frame.top + frame.pitch * device
+        scene.lines.append(Line(LEFT, y, frame.left + frame.width + SHARE_WIDTH, y, NODE, 1.2))
 
 
 def _node_borders(plan: Plan) -> list[int]:
@@ -168,26 +180,27 @@ def _node_borders(plan: Plan) -> list[int]:
     return [device for device in range(1, len(nodes)) if nodes[device] != nodes[device - 1]]
 
 
-def _numbered(plan: Plan, frame: _Frame) -> bool:
+def numbered(plan: Plan, frame: Frame) -> bool:
     """Tell whether at least half of the ops have room for their microbatch's number."""
     timed = [op for op in plan.ops if op.end > op.start]
     room = sum(_number_size(op, frame) >= LEAST_NUMBER for op in timed)
     return 2 * room >= len(timed)
 
 
-def _number_size(op: PlanOp, frame: _Frame) -> float:
+def _number_size(op: PlanOp, frame: Frame) -> float:
     """Return the font size at which an op's number fits its box."""
     width = _op_width(op, frame)
     return min(9.5, frame.row * 0.55, (width - 1.5) / (len(str(op.microbatch)) * ADVANCE))
 
 
-def _op_width(op: PlanOp, frame: _Frame) -> float:
+def _op_width(op: PlanOp, frame: Frame) -> float:
     width = (op.end - op.start) * frame.scale
     # A hairline of paper between neighbours, as long as the box is wide enough to spare it.
     return width - (0.7 if width > 3 else 0.0)
 
 
-def _chart_width(plan: Plan, makespan: int) -> float:
+def chart_width(plan: Plan, makespan: int) -> float:
+    """Return the width at which the typical op has room for its microbatch's number, within limits; points."""
     lengths = [op.end - op.start for op in plan.ops if op.end > op.start]
     if not lengths:
         return MIN_CHART
@@ -203,7 +216,7 @@ def _tip(plan: Plan, op: PlanOp, layers: list[tuple[int, int]]) -> str:
     return f"{op.kind} of stage {op.stage}, microbatch {op.microbatch}: {held}{start:,.6g} to {end:,.6g} ms"
 
 
-def _op(scene: Scene, op: PlanOp, frame: _Frame, y: float, *, fill: str, tip: str, numbered: bool) -> None:
+def _op(scene: Scene, op: PlanOp, frame: Frame, y: float, *, fill: str, tip: str, numbered: bool) -> None:
     x, width = frame.left + op.start * frame.scale, _op_width(op, frame)
     scene.boxes.append(Box(x, y, width, frame.row, fill, tip))
     size = _number_size(op, frame)
@@ -223,13 +236,14 @@ def _title(scene: Scene, plan: Plan, bubble: float) -> None:
     scene.labels.append(Label(LEFT, 45, "   ·   ".join(parts), 11, MUTED))
 
 
-def _legend(scene: Scene, plan: Plan, x: float, *, numbered: bool, nodes: bool) -> None:
+def legend(scene: Scene, plan: Plan, x: float, y: float, *, numbered: bool, nodes: bool) -> None:
+    """Draw what the colours stand for, on a baseline `y`."""
     split = plan.instance.training.split_backward
     words = {"F": "forward", "B": "backward (inputs)" if split else "backward"}
     if split:
         words["W"] = "backward (weights)"
     deepest = min(max((count for _, count in chunks(plan).values()), default=1), 6)
-    y, size = TOP - 6.0, 10.0
+    size = 10.0
     for kind, word in words.items():
         for chunk in range(deepest):
             scene.boxes.append(Box(x + chunk * 10, y - 8.5, 10, 10, colour(kind, chunk, deepest)))
@@ -254,7 +268,7 @@ def _outline(scene: Scene, x: float, y: float, size: float) -> None:
         scene.lines.append(Line(x1, y1, x2, y2, GRID))
 
 
-def _axis(scene: Scene, extent: float, frame: _Frame) -> None:
+def axis(scene: Scene, extent: float, frame: Frame) -> None:
     """Draw the time axis under the rows; `extent` in milliseconds."""
     left, right, y = frame.left, frame.left + frame.width, frame.bottom + 2
     scene.lines.append(Line(left, y, right, y, MUTED, 0.8))

@@ -6,7 +6,7 @@ import io
 import warnings
 
 from octocp.errors import InputError
-from octocp.report.export.gantt import PAPER, layout
+from octocp.report.export.gantt import PAPER, Scene, layout
 from octocp.schema import Plan
 
 POINTS_PER_INCH = 72
@@ -23,6 +23,17 @@ def export(plan: Plan) -> bytes:
     InputError
         matplotlib is not installed.
     """
+    return draw(layout(plan), plan.instance.name)
+
+
+def draw(scene: Scene, title: str) -> bytes:
+    """Return a scene as a PNG file.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.collections import LineCollection, PolyCollection
@@ -32,7 +43,6 @@ def export(plan: Plan) -> bytes:
             "PNG export needs matplotlib, which is not installed",
             right='pip install "octocp[plot]", or export svg',
         ) from None
-    scene = layout(plan)
     area = scene.width * scene.height / POINTS_PER_INCH**2
     dpi = min(DPI, (MAX_PIXELS / area) ** 0.5)
     # Not pyplot: no global figure, no window system, nothing to close.
@@ -79,6 +89,6 @@ def export(plan: Plan) -> bytes:
             out,
             format="png",
             dpi=dpi,
-            metadata={"Title": plan.instance.name.encode("ascii", "replace").decode()},
+            metadata={"Title": title.encode("ascii", "replace").decode()},
         )
     return out.getvalue()

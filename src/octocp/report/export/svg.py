@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from octocp.report.export.gantt import PAPER, Box, Label, Line, layout
+from octocp.report.export.gantt import PAPER, Box, Label, Line, Scene, layout
 from octocp.schema import Plan
 
 FONT = "Helvetica Neue, Helvetica, Arial, DejaVu Sans, sans-serif"
@@ -12,13 +12,17 @@ FONT = "Helvetica Neue, Helvetica, Arial, DejaVu Sans, sans-serif"
 
 def export(plan: Plan) -> bytes:
     """Return the chart as an SVG file; each op tells its times when pointed at."""
-    scene = layout(plan)
+    return draw(layout(plan), plan.instance.name)
+
+
+def draw(scene: Scene, title: str) -> bytes:
+    """Return a scene as an SVG file."""
     width, height = _short(scene.width), _short(scene.height)
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="{FONT}" role="img">',
-        f"<title>{_text(plan.instance.name)}</title>",
+        f"<title>{_text(title)}</title>",
         f'<rect width="100%" height="100%" fill="{PAPER}"/>',
         *map(_box, scene.boxes),
         *map(_line, scene.lines),

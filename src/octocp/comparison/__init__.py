@@ -1,0 +1,25 @@
+"""Known schedules, OctoPipe's tuner, schedules of one's own and the solver, side by side."""
+
+from octocp.comparison.choice import SOLVER, Choice, row_names
+from octocp.comparison.instance import PartitionEffort, compare_instance
+from octocp.comparison.methods import KNOWN
+from octocp.comparison.own import Added, read_added
+from octocp.comparison.rows import Comparison, Excess, Row
+from octocp.comparison.standings import WITHIN, Standing, standings
+
+__all__ = [
+    "KNOWN",
+    "SOLVER",
+    "WITHIN",
+    "Added",
+    "Choice",
+    "Comparison",
+    "Excess",
+    "PartitionEffort",
+    "Row",
+    "Standing",
+    "compare_instance",
+    "read_added",
+    "row_names",
+    "standings",
+]

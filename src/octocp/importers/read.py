@@ -1,0 +1,90 @@
+"""From a file in any known format to a timed schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from octocp.errors import InputError
+from octocp.importers.parsed import Parsed
+from octocp.problem import Problem
+from octocp.runtimes.text import Format, recognise
+from octocp.schedule import Schedule
+from octocp.schema import Instance
+from octocp.schema.reading import read_text
+from octocp.timing import DeadlockError, time_orders
+
+TITLES: dict[Format, str] = {"torch-csv": "PyTorch", "megatron": "Megatron", "simpipe": "SimPipe", "plan": "plan"}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A schedule from a file.
+
+    Attributes
+    ----------
+    name : str
+        The file's name without its suffix, or the method that a plan names.
+    schedule : Schedule
+        Timed on the instance; it may need more memory than there is (`Schedule.memory_excess`).
+    notes : tuple of str
+        What was assumed, left out or done differently, one line each.
+    """
+
+    name: str
+    schedule: Schedule
+    notes: tuple[str, ...]
+
+
+def read_schedule(problem: Problem, path: str | Path, *, instance: Instance | None = None) -> Imported:
+    """Read a schedule for an instance: a PyTorch CSV, a Megatron layout, a SimPipe YAML file or a plan.
+
+    Parameters
+    ----------
+    instance : Instance, optional
+        What `problem` was made of. With it, layers are known by name, and a layer of the wrong kind is noticed.
+
+    Raises
+    ------
+    InputError
+        The file is missing or wrong, or does not fit the instance; one line that names the cell, character or key.
+    """
+    path = Path(path)
+    text = read_text(path)
+    try:
+        form = recognise(text, path.name)
+        parsed = read_text_as(form, problem, text, path, instance)
+        schedule = time_orders(problem, parsed.layout, parsed.orders, fused=parsed.fused)
+    except InputError as error:
+        raise error.in_file(str(path)) from None
+    except DeadlockError as error:
+        raise InputError(str(error), file=str(path)) from None
+    return Imported(parsed.name or path.name.partition(".")[0] or TITLES[form], schedule, parsed.notes)
+
+
+def read_text_as(
+    form: Format, problem: Problem, text: str, path: Path | None = None, instance: Instance | None = None
+) -> Parsed:
+    """Read a text in a known format.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file that it comes from: messages of a plan name its lines.
+    """
+    # Each format drags in what it alone needs.
+    if form == "torch-csv":
+        from octocp.importers.torch_csv import read_torch_csv
+
+        return read_torch_csv(problem, text)
+    if form == "megatron":
+        from octocp.importers.megatron import read_megatron
+
+        return read_megatron(problem, text, instance)
+    if form == "simpipe":
+        from octocp.importers.simpipe import read_simpipe
+
+        return read_simpipe(problem, text, instance)
+    from octocp.importers.plan import read_plan
+
+    return read_plan(problem, text, path)

@@ -1,0 +1,159 @@
+"""PyTorch's pipeline CSV: each rank's order alone, or with every transfer in its place.
+
+Load it with ``_PipelineScheduleRuntime(stages, n_microbatches, loss_fn=..., scale_grads=True)._load_csv(path)``, and
+with ``format="compute_comms"`` where the transfers are in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from octocp.checker import memory_timeline
+from octocp.errors import InputError
+from octocp.report.export.timeline import (
+    Timeline,
+    adjacent_on_one_device,
+    first_stage_apart,
+    sort_key,
+    timeline,
+)
+from octocp.report.units import counted, device_names
+from octocp.runtimes.torch_csv import Action, write
+from octocp.runtimes.torch_rules import two_way
+from octocp.schema import Plan
+
+Timed = tuple[tuple[int, int, int], tuple[int, int, int], int, Action]
+"""Start and end as keys of one order of everything, device, action."""
+
+
+def export(plan: Plan) -> bytes:
+    """Return the order of every rank (``compute_only``): PyTorch places the transfers."""
+    rows: list[list[Action]] = [[] for _ in timeline(plan).orders]
+    for _, _, device, action in _actions(timeline(plan)):
+        rows[device].append(action)
+    return write(rows).encode()
+
+
+def export_with_transfers(plan: Plan) -> bytes:
+    """Return the order of every rank with its transfers (``compute_comms``), which PyTorch runs as it is written.
+
+    All ranks' actions are put in one order by the plan's times. Both halves of a transfer enter it at the same moment,
+    the end of the op that produces what is sent: no receive could be posted earlier and still be matched at once.
+    So every pair of ranks sends and receives in the same order. And nobody waits for ever: of all actions that
+    have not been run, the first in that order has everything it needs.
+    """
+    line = timeline(plan)
+    placement, last = plan.placement, line.stages - 1
+    left = Counter(action.stage for _, _, _, action in _actions(line) if action.kind in ("B", "W"))
+    events: list[tuple[tuple[int, int, int], int, list[tuple[int, Action]]]] = []
+    for begin, end, device, action in _actions(line):
+        events.append((begin, 0, [(device, action)]))
+        stage, m = action.stage, action.microbatch
+        after: list[tuple[int, Action]] = []
+        if action.kind == "F" and stage < last and placement[stage + 1] != device:
+            after += [(device, Action(stage, "SEND_F", m)), (placement[stage + 1], Action(stage + 1, "RECV_F", m))]
+        elif action.kind in ("B", "I") and stage and placement[stage - 1] != device:
+            after += [(device, Action(stage, "SEND_B", m)), (placement[stage - 1], Action(stage - 1, "RECV_B", m))]
+        left[stage] -= action.kind in ("B", "W")
+        if action.kind in ("B", "W") and not left[stage]:
+            after.append((device, Action(stage, "REDUCE_GRAD", None)))
+        events.append((end, 1, after))
+    rows: list[list[Action]] = [[] for _ in line.orders]
+    for _, _, made in sorted(events, key=lambda event: event[:2]):
+        for device, action in made:
+            rows[device].append(action)
+    return write(rows).encode()
+
+
+def _actions(line: Timeline) -> list[Timed]:
+    """Return what PyTorch runs, in an order that keeps every precedence.
+
+    In stage 0 PyTorch's I does nothing and its W is the whole backward, so the backward is written as one B where W
+    is. Nobody but W waits for that B, so the order stays possible; but what filled the time between B and W does not
+    always move up, and then the rest of the step is late by as much as B takes.
+    """
+    number = _numbering(line)
+    last = line.stages - 1
+    begins = {(op.stage, op.microbatch): op.start for op in line.plan.ops if op.kind == "B"}
+    made: list[Timed] = []
+    ops = sorted((op for order in line.orders for op in order), key=lambda op: sort_key(last, op))
+    for position, op in enumerate(ops):
+        key, start = (op.stage, op.microbatch), op.start
+        kind: str = op.kind
+        if op.kind in ("B", "W"):
+            at_once = key in line.whole or op.stage == 0
+            if op.kind == "B" and at_once and line.split:
+                continue
+            kind = "B" if at_once else "I" if op.kind == "B" else "W"
+            if op.kind == "W" and key in line.whole:
+                start = begins[key]
+        action = Action(op.stage, kind, number[op.microbatch])
+        made.append(((start, position, 0), (op.end, position, 1), op.device, action))
+    # A whole backward begins where its B did.
+    return sorted(made, key=lambda timed: timed[0])
+
+
+def _numbering(line: Timeline) -> dict[int, int]:
+    """Number the microbatches in the order in which the last stage runs them: PyTorch needs that.
+
+    Microbatches are alike, so which of them is called 0 changes nothing.
+
+    Raises
+    ------
+    InputError
+        They are not alike, and the last stage does not run them in order.
+    """
+    last = line.stages - 1
+    order = [op.microbatch for op in line.orders[line.plan.placement[last]] if (op.kind, op.stage) == ("F", last)]
+    if order != sorted(order) and len(set(line.plan.instance.lengths())) > 1:
+        at = next(place for place, (one, other) in enumerate(zip(order, order[1:], strict=False)) if other < one)
+        raise InputError(
+            f"the last stage runs F{order[at + 1]} after F{order[at]}; PyTorch needs the order of microbatches",
+            place="ops",
+        )
+    return {microbatch: position for position, microbatch in enumerate(order)}
+
+
+def notes(plan: Plan) -> list[str]:
+    """Return what differs in PyTorch from the plan, one line each."""
+    line = timeline(plan)
+    said = []
+    number = _numbering(line)
+    if any(one != other for one, other in number.items()):
+        said.append("microbatches are renumbered in the order of the last stage, which PyTorch needs")
+    apart = first_stage_apart(line)
+    if apart:
+        said.append(
+            f"stage 0 runs {counted(len(apart), 'whole backward')} where the plan has W, because PyTorch's I does "
+            "nothing there: the step may take longer; octocp compare INSTANCE --add FILE says how long"
+        )
+    said += _memory(plan)
+    adjacent = adjacent_on_one_device(plan)
+    if adjacent is not None:
+        said.append(f"stages {adjacent} and {adjacent + 1} share a rank: training runs, PyTorch's eval() fails")
+    if two_way(dict(enumerate(plan.placement))):
+        said.append("a rank sends both activations and gradients to one other: never set defer_pp_recv=True")
+    return said
+
+
+def _memory(plan: Plan) -> list[str]:
+    """Say where memory runs out because PyTorch's I frees no activation."""
+    instance = plan.instance
+    if not instance.training.split_backward:
+        return []
+    kinds = {
+        key: kind.model_copy(update={"weight_activation_gb": max(kind.activation_gb, kind.weight_activation_gb)})
+        for key, kind in instance.model.kinds.items()
+    }
+    model = instance.model.model_copy(update={"kinds": kinds})
+    held = plan.model_copy(update={"instance": instance.model_copy(update={"model": model})})
+    said = []
+    for device, steps in enumerate(memory_timeline(held)):
+        limit = instance.cluster.device_list()[device].memory_gb
+        peak = max((float(use) for _, use in steps), default=0.0)
+        if limit is not None and peak > limit:
+            said.append(
+                f"{device_names(plan)[device]} needs up to {peak:.6g} GB of {limit:.6g} GB: "
+                "PyTorch frees a stage's activations at W, the plan frees them at B"
+            )
+    return said
