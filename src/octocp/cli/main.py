@@ -12,7 +12,22 @@ import typer
 from typer.main import get_command
 
 import octocp
-from octocp.cli import bound, catalogue, check, compare, explain, export, new, show, solve, try_
+from octocp.cli import (
+    bound,
+    calibrate,
+    catalogue,
+    check,
+    compare,
+    dataset,
+    explain,
+    export,
+    new,
+    profile,
+    show,
+    solve,
+    try_,
+)
+from octocp.cli import run as run_command
 from octocp.cli.output import PipeClosedError, complain, cut, write
 from octocp.errors import OctoCPError
 
@@ -61,6 +76,10 @@ app.command("bound")(bound.bound)
 app.command("models")(catalogue.models)
 app.command("instances")(catalogue.instances)
 app.command("new")(new.new)
+app.command("run")(run_command.run)
+app.command("profile")(profile.profile)
+app.command("calibrate")(calibrate.calibrate)
+app.add_typer(dataset.app, name="dataset")
 
 
 def run() -> None:

@@ -1,0 +1,261 @@
+"""The folder of a data set: a log that a crash costs at most its last line, and a lock.
+
+``log.jsonl`` is the truth: one line per row or second proof, appended and synced by the one process that holds the
+lock. Everything else in the folder is made from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from octocp.dataset.rows import FORMAT as ROW_FORMAT
+from octocp.dataset.rows import PROVEN
+from octocp.errors import InputError
+from octocp.schema.files import write_whole
+
+LOG, MANIFEST, LOCK, DISAGREEMENTS = "log.jsonl", "manifest.json", "lock", "disagreements"
+CHECK_FORMAT = "octocp.dataset-check/1"
+MANIFEST_FORMAT = "octocp.dataset-manifest/1"
+# Of submitit; it may be there before anything else is.
+SLURM = "slurm"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Entry(NamedTuple):
+    """What the store keeps of a row in memory: where it is in the log, and its status."""
+
+    offset: int
+    length: int
+    status: str
+
+
+class Store:
+    """A data set's folder, held by this process; a context manager.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    manifest : mapping
+        What identifies the data set: `digest` has to be that of the folder.
+
+    Attributes
+    ----------
+    rows : dict
+        The rows that there are, by id.
+    checks : dict
+        The second proofs that there are, by id, as plain data.
+    proven : int
+        Rows with nothing left open.
+    lost : int
+        Bytes of a line that a crash left incomplete, and that were dropped.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written to, holds another data set, is broken, or another process has it.
+    """
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.rows: dict[str, Entry] = {}
+        self.checks: dict[str, dict[str, Any]] = {}
+        self.proven = 0
+        self.lost = 0
+        self._log = -1
+        self._size = 0
+        self._lock: Any = None
+        self._manifest = {"format": MANIFEST_FORMAT, **manifest}
+
+    def __enter__(self) -> Store:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            try:
+                self._claim()
+                self._log = os.open(self.folder / LOG, os.O_RDWR | os.O_CREAT, 0o666)
+                self._recover()
+            except BaseException:
+                self._close()
+                raise
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+        if self._lock is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._lock.truncate(0)
+            self._lock.close()
+            self._lock = None
+
+    # ---- one process at a time ------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        """Take the folder: the kernel gives it free when the process ends, however it ends."""
+        import fcntl
+
+        path = self.folder / LOCK
+        self._lock = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read(500).strip() or "another process"
+            self._lock.close()
+            self._lock = None
+            raise InputError(
+                f"is in use by {holder}", file=str(self.folder), right="wait for it, or another folder for -o"
+            ) from None
+        self._lock.truncate(0)
+        began = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._lock.write(f"process {os.getpid()} on {socket.gethostname()} since {began}\n")
+        self._lock.flush()
+
+    def _claim(self) -> None:
+        """Make sure that the folder is this data set's, or make it so."""
+        path = self.folder / MANIFEST
+        if not path.exists():
+            others = sorted(each.name for each in self.folder.iterdir() if each.name not in (LOCK, SLURM))
+            if others:
+                raise InputError(
+                    f"is not empty and holds no data set that was being built: {others[0]}",
+                    file=str(self.folder),
+                    right="a new folder for -o",
+                )
+            write_whole((json.dumps(self._manifest, indent=1) + "\n").encode(), path)
+            return
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            known = found["digest"], found["name"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError("is not a manifest", file=str(path), right="a new folder for -o") from None
+        if known[0] != self._manifest["digest"]:
+            raise InputError(
+                f"was begun for another spec, or this one ({known[1]}) or a model of it has changed since",
+                file=str(self.folder),
+                right="that spec as it was, or a new folder for -o",
+            )
+
+    # ---- the log ---------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Read what is there; cut off a last line that a crash left incomplete."""
+        with open(os.dup(self._log), "rb") as file:
+            offset = 0
+            for number, line in enumerate(file, 1):
+                whole = line.endswith(b"\n")
+                try:
+                    record = json.loads(line) if whole else None
+                except ValueError:
+                    record = None
+                if not isinstance(record, dict):
+                    if file.read(1):
+                        raise InputError(
+                            "is not a row", file=str(self.folder / LOG), place=f"line {number}", right="a JSON object"
+                        )
+                    self.lost = len(line)
+                    break
+                self._note(record, offset, len(line))
+                offset += len(line)
+        os.ftruncate(self._log, offset)
+        self._size = offset
+
+    def _note(self, record: Mapping[str, Any], offset: int, length: int) -> None:
+        if record.get("format") == CHECK_FORMAT:
+            self.checks[record["id"]] = record["check"]
+        elif record.get("format") == ROW_FORMAT:
+            if record["id"] in self.rows:
+                raise InputError(f"row {record['id']} is there twice", file=str(self.folder / LOG))
+            self.rows[record["id"]] = Entry(offset, length, record["status"])
+            self.proven += record["status"] in PROVEN
+        else:
+            raise InputError(f"byte {offset} begins no row", file=str(self.folder / LOG))
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Write a row, once; when this returns, it is on disk."""
+        if row["id"] not in self.rows:
+            self._append(row)
+
+    def add_check(self, name: str, check: Mapping[str, Any]) -> None:
+        """Write the second proof of a row."""
+        if name not in self.checks:
+            self._append({"format": CHECK_FORMAT, "id": name, "check": check})
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        line = (json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        try:
+            os.lseek(self._log, self._size, os.SEEK_SET)
+            left = memoryview(line)
+            while left:
+                left = left[os.write(self._log, left) :]
+            os.fsync(self._log)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._log, self._size)
+            raise _unwritable(self.folder / LOG, error) from None
+        self._note(record, self._size, len(line))
+        self._size += len(line)
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return a row as plain data, with its second proof."""
+        entry = self.rows[name]
+        row: dict[str, Any] = json.loads(os.pread(self._log, entry.length, entry.offset))
+        if name in self.checks:
+            row["double_check"] = self.checks[name]
+        return row
+
+    def in_order(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield the rows that there are, in the order of `names`."""
+        yield from (self.row(name) for name in names if name in self.rows)
+
+    def unchecked(self, name: str) -> bool:
+        """Whether a row claims a proof that has not been repeated."""
+        return name in self.rows and self.rows[name].status in PROVEN and name not in self.checks
+
+    # ---- disagreements ---------------------------------------------------------------------
+
+    def keep_disagreement(self, name: str, found: Mapping[str, Any]) -> Path:
+        """Keep both sides of a disagreement, plans as plan files; return the file that says what it is."""
+        from octocp.schema import Plan
+        from octocp.schema.files import plan_json
+
+        folder = self.folder / DISAGREEMENTS
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        for side in ("first", "second"):
+            data = found[side]
+            if data.get("format") == "octocp.plan/1":
+                content, suffix = plan_json(Plan.model_validate(data)), "plan.json"
+            else:
+                content, suffix = json.dumps(data, indent=1) + "\n", "json"
+            write_whole(content.encode(), folder / f"{name}-{side}.{suffix}")
+        path = folder / f"{name}.txt"
+        write_whole(f"{name}: {found['what']}\n".encode(), path)
+        return path
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    right = "another folder for -o"
+    if error.errno in FULL:
+        right = "free space; the same command goes on where it was"
+    return InputError(f"cannot be written: {error.strerror or error}", file=str(path), right=right)
