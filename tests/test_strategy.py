@@ -307,3 +307,34 @@ def test_tightening_starts_everything_as_early_as_the_order_allows():
     schedule = schedule_of(given)
     late = type(schedule)(given, schedule.layout, schedule.start * 2)
     assert tightened(late).value <= schedule.value
+
+
+# ---- compiling the search ------------------------------------------------------------------------
+
+
+def test_what_is_not_compiled_yet_is_compiled_in_another_process(monkeypatch, tmp_path):
+    """So that a short time limit, or Ctrl-C, does not throw the work away."""
+    from octocp.search import compiled
+    from octocp.strategy import compiler
+
+    done = tmp_path / "done"
+    monkeypatch.setattr(compiled, "is_cached", lambda function: False)
+    monkeypatch.setattr(compiler, "COMPILE", f"open({str(done)!r}, 'w').close()")
+    loading = compiler.Compiler()
+    assert loading.wait(lambda: False)
+    assert loading.compiling
+    assert done.exists()
+
+
+def test_what_is_compiled_is_only_loaded(monkeypatch):
+    from octocp.search import compiled
+    from octocp.search.local import warm_up
+    from octocp.search.moves import anneal
+    from octocp.strategy import compiler
+
+    warm_up()
+    assert compiled.is_cached(anneal)
+    monkeypatch.setattr(compiler, "COMPILE", "raise SystemExit('not needed')")
+    loading = compiler.Compiler()
+    assert loading.wait(lambda: False)
+    assert not loading.compiling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -22,6 +23,13 @@ def compiled(function: FunctionT) -> FunctionT:
         dispatcher = njit(nogil=True)(function)
     _COMPILED.append(dispatcher)
     return cast(FunctionT, dispatcher)
+
+
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Whether machine code of a compiled function lies on disk, of whatever version; False where none is kept."""
+    cache = getattr(function, "_cache", None)
+    index = getattr(getattr(cache, "_cache_file", None), "_index_path", None)
+    return index is not None and Path(index).is_file()
 
 
 def forget_caches() -> None:

@@ -18,7 +18,7 @@ from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import Packing, pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
-from octocp.heuristics import HEURISTICS, OCTOPIPE, SERIAL, attempts
+from octocp.heuristics import ALL_HEURISTICS, HEURISTICS, OCTOPIPE, SERIAL, attempts
 from octocp.heuristics.base import describe_excess
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
@@ -55,8 +55,10 @@ JOINT_SHARE = 0.25
 MOST_CHUNKS = 8
 MANY_STAGES = 64
 
-# OctoPipe's tuner takes up to three seconds: it is run where that is little of the time.
+# OctoPipe's tuner takes up to three seconds: it is run where that is little of the time, and so are other schedules.
 TUNER_LEAST_SECONDS = 6.0
+KNOWN_SHARE = 0.02
+SLOW_HEURISTICS = frozenset({"v-half", "v-min"})
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ class _Strategy:
         compiler = Compiler() if "search" in self.phases and progress.left > LEAST_SEARCH_SECONDS else None
         if progress.schedule is None:
             self._first_plan()
-        self._balance()
         self._tuner()
+        self._balance()
         size = self._size(self.problem.max_stages)
         if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)) and size <= MEDIUM_JOINT:
             # First run on this machine: the joint model works while the evaluator compiles. A large one would only
@@ -157,6 +159,8 @@ class _Strategy:
             self._joint(until=compiler.ready)
         if size <= SMALL_JOINT:
             self._joint(seconds=SMALL_SECONDS)
+        if compiler is not None and compiler.compiling and not compiler.ready.is_set():
+            progress.enter("compiling the search, once per machine")
         searching = compiler is not None and compiler.wait(lambda: progress.done)
         if searching:
             self._search(min(FIRST_SEARCH_SHARE, FIRST_SEARCH_SECONDS / progress.limit))
@@ -169,7 +173,8 @@ class _Strategy:
         while searching and not progress.done:
             began, before = progress.seconds, progress.value
             self._search(SEARCH_SHARE)
-            if progress.value == before and progress.value != self._visited:
+            # Under a memory limit the order matters more, and a second look may find more.
+            if progress.value == before and (progress.value != self._visited or self.problem.has_memory_limit):
                 self._visited = progress.value
                 self._neighbourhoods(NEIGHBOURHOOD_SHARE)
             if progress.seconds - began < LEAST_SLICE_SECONDS:
@@ -225,12 +230,28 @@ class _Strategy:
         progress.prove(bound)
 
     def _tuner(self) -> None:
-        """Run OctoPipe's tuner: on models of a hundred layers its layouts are good ones to search from."""
+        """Run the known schedules that take longer, and OctoPipe's tuner.
+
+        On models of a hundred layers its layouts are good ones to search from; and no plan shall be worse than what
+        `octocp compare` shows beside it.
+        """
         progress = self.progress
         if progress.done or progress.left < TUNER_LEAST_SECONDS or "tuner" not in self.phases:
             return
-        if self._size(self.problem.max_stages) <= MEDIUM_JOINT:
+        if self._size(self.problem.max_stages) <= SMALL_JOINT:
             return
+        progress.enter("known schedules")
+        ends = progress.seconds + KNOWN_SHARE * progress.limit
+        for heuristic in ALL_HEURISTICS:
+            if heuristic.quick or heuristic.name in SLOW_HEURISTICS:
+                continue
+            for attempt in attempts(heuristic, self.problem):
+                if attempt.status == "feasible" and attempt.schedule is not None:
+                    progress.offer(attempt.schedule, heuristic.name)
+                if progress.done:
+                    return
+            if progress.seconds > ends:
+                break
         progress.enter("octopipe")
         found = OCTOPIPE.run(self.problem)
         if found.status == "feasible" and found.schedule is not None:
