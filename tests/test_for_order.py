@@ -90,3 +90,14 @@ def _one_f_one_b(given: Problem):
 
     rule = next(heuristic for heuristic in HEURISTICS if heuristic.name == "1f1b")
     return rule.orders(given, Layout((0, 1, given.n_layers), (0, 1)))
+
+
+def test_ops_of_length_zero_do_not_block_each_other():
+    """Forward costs only: every B and W of a microbatch is over in one moment, and starts do not tell their order."""
+    kinds = {"E": {"ms": (0.3,)}, "A": {"ms": (1,)}, "H": {"ms": (3,)}}
+    given = problem("EAAAAH", kinds, microbatches=4)
+    for heuristic in ALL_HEURISTICS:
+        for attempt in attempts(heuristic, given):
+            if attempt.schedule is not None:
+                found = best_partition(given, attempt.schedule, seconds=10, fused=heuristic.fused and given.split)
+                assert found.value <= attempt.schedule.value

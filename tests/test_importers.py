@@ -21,7 +21,7 @@ from octocp.problem import B, F, W
 from octocp.report.export import torch_csv
 from octocp.report.export.runtime import runtime_files
 from octocp.report.export.timeline import first_stage_apart, timeline
-from octocp.runtimes import megatron_order
+from octocp.runtimes import megatron, megatron_order
 from octocp.runtimes.layers import layers_of
 from octocp.runtimes.megatron import (
     Arguments,
@@ -384,7 +384,8 @@ def test_torch_csv_with_whole_and_split_backwards() -> None:
     parsed = read_torch_csv(problem, MIXED)
     assert parsed.layout == Layout((0, 1, 2, 3), (0, 1, 0))
     assert parsed.fused == {(2, 1), (0, 0), (0, 1), (1, 1)}
-    assert parsed.notes == ("the file has no partition: every stage has the same number of layers, as far as they go",)
+    (note,) = parsed.notes
+    assert note.startswith("the file has no partition: [")
     schedule = time_orders(problem, parsed.layout, parsed.orders, fused=parsed.fused)
     # 2B1 hands its gradient on when it has ended: at once with its W, which 2I0 does not wait for.
     assert schedule.start[B, 1, 1] >= schedule.end[W, 2, 1]
@@ -539,6 +540,9 @@ def test_formats_are_told_from_the_text() -> None:
     ):
         assert recognise(text, file) == form, text
     assert "is in no format" in complaint(recognise, "hello world", "x.txt")
+    for text in ("# mine\nformat: octocp.instance/1\nname: x\n", '{"name": "x", "format": "octocp.instance/1"}'):
+        assert complaint(recognise, text, "x.yaml") == "is an OctoCP instance, not a schedule"
+    assert recognise('{"instance": {"format": "octocp.instance/1"}, "format": "octocp.plan/1"}') == "plan"
 
 
 def test_read_schedule_names_the_file(tmp_path: Path) -> None:
@@ -559,3 +563,12 @@ def test_roles_of_layers() -> None:
     assert [layers.role(i) for i in range(6)] == ["embedding", "decoder", "decoder", "decoder", "mtp", "loss"]
     assert (layers.blocks, layers.hybrid) == (3, False)
     assert layers_of(hybrid("EM-*L", 2).model).hybrid
+
+
+def test_numbers_of_any_length_and_endless_strings_are_refused_at_once():
+    with pytest.raises(InputError, match="is no l"):
+        megatron.parse_list("[[" + "9" * 5000 + "]]")
+    with pytest.raises(InputError, match="is no list"):
+        megatron.parse_list("[" + "9" * 5000 + "]")
+    with pytest.raises(InputError, match="4000000 characters"):
+        megatron.parse_layout("(t" * 2_000_000)

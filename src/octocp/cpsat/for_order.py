@@ -13,7 +13,7 @@ from octocp.cpsat.joint import build_joint
 from octocp.cpsat.run import new_solver, solve_model
 from octocp.problem import B, Problem, W
 from octocp.schedule import Layout, Schedule
-from octocp.timing import time_orders
+from octocp.timing import DeadlockError, time_orders
 
 
 def with_order(problem: Problem, schedule: Schedule, *, fused: bool = False, known: bool = True) -> Build:
@@ -86,6 +86,12 @@ def best_partition(
     """
     if problem.partition is not None or not problem.uniform_microbatches:
         return schedule
+    if not all(min(ticks) > 0 for ticks in problem.layer_ticks[: len(problem.kinds)]):
+        # Ops of length zero may coincide; the order of those that do is lost in their starts and may block another.
+        try:
+            time_orders(problem, schedule.layout, schedule.orders(), fused=fused)
+        except DeadlockError:
+            return schedule
     fits = schedule.memory_excess() is None
     build = with_order(problem, schedule, fused=fused, known=fits)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)

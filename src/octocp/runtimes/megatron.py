@@ -114,6 +114,8 @@ def parse_layout(text: str) -> tuple[Stages, tuple[tuple[str, ...], ...]]:
     places : tuple of tuples of str
         Where each letter came from.
     """
+    if len(text) > MOST_SYMBOLS:
+        raise InputError(f"has {len(text)} characters", right=f"{MOST_SYMBOLS} at most")
     letters = [(character, index) for index, character in enumerate(text) if character != ","]
     for pattern in (_GROUP, _REPEAT):
         letters = _unrolled(letters, pattern)
@@ -181,7 +183,8 @@ def _print_stage(stage: str) -> str:
 def parse_list(text: str) -> tuple[Stages, tuple[tuple[str, ...], ...]]:
     """Read the list form: a list of stages, each a list of ``embedding``, ``decoder``, ``mtp`` and ``loss``."""
     try:
-        data: Any = json.loads(text.replace("'", '"'))
+        # No number is a layer: left as text, one of any length does no harm.
+        data: Any = json.loads(text.replace("'", '"'), parse_int=str)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(f"not a list of lists: {error.msg}", place=place) from None
