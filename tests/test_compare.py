@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+import time
 import types
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from octocp.heuristics.serial import serial
 from octocp.report.export import draw
 from octocp.schedule import Layout, Schedule
 from octocp.schema import Instance
-from octocp.schema.files import write_plan
+from octocp.schema.files import load_plan, write_plan
 from octocp.timing import time_orders
 from terminal import octocp, refused
 
@@ -186,8 +187,8 @@ class Imported:
 def importers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for `octocp.importers`: a file holds "serial" or "1f1b", the order to use on the uniform cut."""
 
-    def read_schedule(problem: Any, path: Path, *, instance: Instance | None = None) -> Imported:
-        assert instance is not None
+    def read_schedule(problem: Any, path: Path, *, instance: Instance, partition: Any = None) -> Imported:
+        assert partition is None
         text = path.read_text().strip()
         if text not in ("serial", "1f1b"):
             raise InputError("cell B3: no such op", file=str(path))
@@ -209,19 +210,31 @@ def test_add(importers: None) -> None:
     assert ran.err.splitlines() == ["mine.csv: assumed two stages", "1f1b-balanced.csv: assumed two stages"]
     rows = {row["method"]: row for row in json.loads(ran.out)}
     # One microbatch after the other: each takes 1 + 1 + 2 + 2 ticks, and none overlap.
-    assert (rows["mine"]["makespan"], rows["mine"]["kind"], rows["mine"]["ratio"]) == (12, "own", pytest.approx(4 / 3))
-    # A name that a method has already gets a number.
-    assert rows["1f1b-balanced-2"]["makespan"] == rows["1f1b"]["makespan"] == 9
+    mine = rows["mine.csv"]
+    assert (mine["makespan"], mine["kind"], mine["ratio"]) == (12, "own", pytest.approx(4 / 3))
+    # Named after the whole file, whatever the methods are called.
+    assert rows["1f1b-balanced.csv"]["makespan"] == rows["1f1b"]["makespan"] == 9
+    assert (mine["file"], rows["1f1b"]["file"]) == ("mine.csv", None)
+    Path("sub").mkdir()
+    Path("sub/mine.csv").write_text("1f1b\n")
+    again = ["--add", "mine.csv", "--add", "sub/mine.csv", "--add", "mine.csv", "--methods", "1f1b", "--json"]
+    own = [row for row in json.loads(octocp("compare", "even.json", "--no-solver", *again).out) if row["file"]]
+    assert [row["method"] for row in own] == ["mine.csv", "sub/mine.csv", "mine.csv (2)"]
     ran = octocp("compare", "even.json", "--no-solver", "--add", "mine.csv")
-    assert "mine: gpipe saves 25.0 % of its time; at most 25.00 % of it can be saved." in ran.out
+    assert "mine.csv: gpipe saves 25.0 % of its time; at most 25.00 % of it can be saved." in ran.out
 
 
 def test_add_over_the_memory_limit(importers: None) -> None:
     save(even(microbatches=2, memory=1), Path("tight.json"))
     Path("mine.csv").write_text("1f1b\n")
     ran = octocp("compare", "tight.json", "--no-solver", "--add", "mine.csv")
-    assert "mine by 1 GB on device 0" in ran.out
+    assert "mine.csv by 1 GB on device 0 (9 ms)" in " ".join(ran.out.split())
     rows = {row["method"]: row for row in json.loads(octocp("compare", "tight.json", "--no-solver", "--json").out)}
+    assert (rows["1f1b"]["makespan"], rows["1f1b"]["value_over_limit"], rows["1f1b"]["value_over_limit_ms"]) == (
+        None,
+        9,
+        9.0,
+    )
     assert (rows["1f1b"]["excess_gb"], rows["1f1b"]["excess_device"]) == (1.0, "device 0")
 
 
@@ -254,6 +267,7 @@ def test_json_and_csv_say_the_same() -> None:
     for row, line in zip(rows, table, strict=True):
         for key in ("status", "makespan", "ratio", "bubble", "warm_up", "excess_gb", "lower_bound", "reason"):
             assert line[key] == ("" if row[key] is None else str(row[key])), key
+        assert all(row[key] is None or row[key] == round(row[key], 6) for key in ("gap", "bubble"))
         if row["makespan"] is not None:
             assert line["peak_memory_gb"].split() == [str(peak) for peak in row["peak_memory_gb"]]
             assert row["warm_up"] + row["steady"] + row["cool_down"] == pytest.approx(row["bubble"], abs=1e-5)
@@ -291,6 +305,7 @@ def test_the_table_is_in_order_and_says_what_is_left_out() -> None:
     out = octocp("compare", "even.json", "--no-solver").out
     head = out.splitlines()[2].split("  ")
     assert head[0] == "method"
+    assert "gap: the share of its time that could be saved at most." in " ".join(out.split())
     for word in ("makespan ms", "ratio", "gap", "bubble", "warm-up", "steady", "cool-down", "imbal.", "peak GB"):
         assert word in out.splitlines()[2]
     assert re.search(r"^1f1b +15 +15 +1\.000 +(optimal|\d+\.\d\d %) +20\.0 % .* 2/2 d0 +2 ", out, re.MULTILINE)
@@ -410,6 +425,9 @@ def test_an_instance_that_has_no_plan_does_not_end_the_rest(folder: Path) -> Non
     (zero,) = (each for each in data["instances"] if each["instance"] == "zero")
     assert (zero["best"], zero["reason"] != "") == (None, True)
     assert {each["instances"] for each in data["methods"]} == {2}
+    assert [each["infeasible"] for each in data["instances"]].count(True) == 1
+    out = octocp("compare", folder, "-t", 5, "-w", 1, "--methods", "1f1b").out
+    assert "zero: proven infeasible, no plan exists: " in out
 
 
 # ---- pictures --------------------------------------------------------------------------------
@@ -565,7 +583,7 @@ def test_a_row_without_a_plan_is_not_drawn() -> None:
     save(even(), Path("even.json"))
     ran = octocp("compare", "even.json", "--no-solver", "--plot", "x.svg", "--rows", "1f1b,zb-h1")
     assert ran.code == 2
-    assert "--rows: zb-h1 has no plan to draw: not-applicable (needs split_backward: true)" in ran.err
+    assert "--rows: zb-h1 has no plan: not-applicable (needs split_backward: true)" in ran.err
     assert "1f1b" in ran.out
     save(even(memory=0.5), Path("none.json"))
     ran = octocp("compare", "none.json", "--no-solver", "--plot", "x.svg")
@@ -580,7 +598,87 @@ def test_a_plan_file_can_be_added() -> None:
     ran = octocp("compare", save(instance, Path("even.json")), "--no-solver", "--add", "mine.plan.json", "--json")
     assert ran.code == 0, ran
     (own,) = (row for row in json.loads(ran.out) if row["kind"] == "own")
-    # Its method has a row already.
-    assert (own["method"], own["makespan"]) == ("mine", 9)
+    assert (own["method"], own["makespan"]) == ("mine.plan.json", 9)
     line = refused("compare", "tiny-two-devices", "--add", "mine.plan.json")
     assert "mine.plan.json" in line
+    # What is no schedule says what it is, and which file.
+    Path("ex").mkdir()
+    save(instance, Path("ex/own.json"))
+    assert "ex/own.json: is an OctoCP instance, not a schedule" in refused(
+        "compare", "even.json", "--add", "ex/own.json"
+    )
+    Path("ex/own.svg").write_text("<svg/>")
+    assert refused("compare", "even.json", "--add", "ex/own.svg").startswith("octocp: ex/own.svg: is in no format")
+    assert "has a partition of its own" in refused("compare", "even.json", "--add", "mine.plan.json@1,1")
+
+
+OWN = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def test_a_csv_takes_a_partition() -> None:
+    save(even(layers="aaaa"), Path("four.json"))
+    Path("own.torch.csv").write_text(OWN)
+    plain = ["compare", "four.json", "--no-solver", "--methods", "1f1b", "--json", "--add"]
+    ran = octocp(*plain, "own.torch.csv")
+    assert ran.code == 0, ran
+    assert "the file has no partition: [2, 2] is taken" in ran.err
+    assert "FILE@N,N,..." in ran.err
+    assert "stages.partition" in ran.err
+    (own,) = (row for row in json.loads(ran.out) if row["kind"] == "own")
+    assert own["partition"] == [2, 2]
+    ran = octocp(*plain, "own.torch.csv@3,1")
+    (own,) = (row for row in json.loads(ran.out) if row["kind"] == "own")
+    assert (ran.err, own["partition"], own["method"]) == ("", [3, 1], "own.torch.csv")
+    assert "2 numbers from 1 on, 4 in all" in refused(*plain, "own.torch.csv@3,2")
+    # From Python too, and a single name is a list of one.
+    rows = api.compare("four.json", solver=False, methods="1f1b", added=("own.torch.csv@3,1", Path("own.torch.csv")))
+    assert [row.plan.partition for row in rows if row.plan and row.kind == "own"] == [[3, 1], [2, 2]]
+    with pytest.raises(TypeError, match="this is int"):
+        api.compare("four.json", solver=False, added=[3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="this is dict"):
+        api.solve({})  # type: ignore[arg-type]
+
+    # The same file as a plan.
+    ran = octocp("import", "own.torch.csv@3,1", "four.json", "-o", "own.plan.json")
+    assert (ran.code, ran.err) == (0, "Written to own.plan.json.\n"), ran
+    assert octocp("check", "own.plan.json").code == 0
+    plan = load_plan("own.plan.json")
+    assert (plan.method, plan.partition, plan.lower_bound) == ("imported", [3, 1], api.bounds("four.json")[0].value)
+    assert api.import_plan("four.json", "own.torch.csv", partition=[3, 1]) == plan
+    assert octocp("explain", "own.plan.json").code == 0
+    save(even(layers="aaaa", memory=1), Path("tight.json"))
+    assert "own.torch.csv: memory: device 0 needs" in refused("import", "own.torch.csv", "tight.json")
+    assert "nowhere.csv: no such file" in refused("import", "nowhere.csv", "four.json")
+    assert "is the input itself" in refused("import", "own.plan.json", "four.json")
+
+
+def test_save() -> None:
+    save(even(), Path("even.json"))
+    plain = ["compare", "even.json", "--no-solver", "--methods", "1f1b,zb-h1"]
+    ran = octocp(*plain, "--save", "1f1b=a.plan.json")
+    assert (ran.code, ran.err) == (0, "Written to a.plan.json.\n"), ran
+    plan = load_plan("a.plan.json")
+    assert (plan.method, plan.makespan, api.check("a.plan.json")) == ("1f1b", 9, [])
+    ran = octocp(*plain, "--save", "zb-h1=b.plan.json")
+    assert (ran.code, ran.err.splitlines()[-1][:40]) == (2, "octocp: --save: zb-h1 has no plan: not-a")
+    for given, words in (
+        (["1f1b"], "--save is ROW=FILE"),
+        (["1f1c=x.json"], "--save: no method is called '1f1c'"),
+        (["1f1b=missing/x.json"], "there is no folder missing"),
+        (["1f1b=x.json", "--save", "1f1b=y.json"], "has 1f1b twice"),
+    ):
+        assert words in refused(*plain, "--save", *given), given
+    assert "--save is for one instance" in refused("compare", "even.json", "tiny-memory", "--save", "1f1b=x.json")
+
+
+def test_a_search_for_partitions_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    save(even(), Path("even.json"))
+    monkeypatch.setattr("octocp.cpsat.for_order.best_partition", lambda _problem, schedule, **_more: schedule)
+    plain = ["compare", "even.json", "--no-solver", "--methods", "1f1b", "--best-partition"]
+    assert "No -best row of 1f1b: no partition is better for their orders." in octocp(*plain).out
+    monkeypatch.setattr("octocp.comparison.instance.PARTITION_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "octocp.cpsat.for_order.best_partition",
+        lambda _problem, schedule, *, seconds, **_more: (time.sleep(seconds), schedule)[1],
+    )
+    assert "No -best row of 1f1b: no better partition was found before the seconds" in octocp(*plain).out

@@ -338,6 +338,12 @@ def test_explain_on_the_terminal(file: Path) -> None:
         assert f"{value} ms" in tried.out.split(" before, ")[1]
 
 
+def test_an_explanation_prints_as_the_command_does(file: Path) -> None:
+    found = package.explain(str(file))
+    assert str(found) + "\n" == octocp("explain", file).out.replace(str(file), "PLAN")
+    assert repr(found).startswith("<Explanation of nemotron-nano-v2-9b-p4-m8-v1, method 1f1b: makespan 133121")
+
+
 def test_explain_as_json(file: Path) -> None:
     ran = octocp("explain", file, "--json")
     assert (ran.code, ran.err) == (0, "")

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from octocp.analysis import IllegalMoveError, try_move
 from octocp.analysis.moves import MoveCut, MoveLayers, MoveOp, MoveStage, SwapStages, parse
-from octocp.api import compare, load_instance, save_plan
+from octocp.api import compare, load_instance, load_plan, save_plan
 from octocp.checker import check_plan
 from octocp.schedule import Op
 from octocp.schema import Plan
@@ -246,7 +246,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_try_on_the_terminal(file: Path) -> None:
     ran = octocp("try", file, "--move", "layer 1->0", "-m", "dispatch", "-o", "new.plan.json")
     assert (ran.code, ran.err) == (0, "Written to new.plan.json.\n")
-    assert "layer 1->0: one layer from stage 1 to stage 0\n" in ran.out
+    assert ran.out.startswith("one layer from stage 1 to stage 0\n")
+    assert "at most " in ran.out
+    assert "% from optimal" in ran.out
+    assert "lower bound:" not in ran.out
     assert "makespan: 38 ms (38 ticks) before, " in ran.out
     assert "bubble: " in ran.out
     assert "partition: [1, 3] before, [2, 2] after" in ran.out
@@ -273,6 +276,36 @@ def test_try_without_a_change_times_anew(file: Path) -> None:
     ran = octocp("try", file)
     assert ran.code == 0
     assert "+0.00 %" in ran.out
+
+
+def test_try_on_another_instance(file: Path) -> None:
+    plan = load_plan(file)
+    slower = plan.instance.model_copy(update={"tick_us": 500.0, "name": "finer"})
+    Path("sub").mkdir()
+    Path("sub/finer.json").write_text(slower.model_dump_json(exclude_none=True))
+    ran = octocp("try", file, "sub/finer.json", "--move", "layer 1->0")
+    assert f"makespan: 38 ms (38 ticks) on {plan.instance.name}, 38 ms (76 ticks) on finer before, 40 ms" in ran.out
+    data = json.loads(octocp("try", file, "sub/finer.json", "--move", "layer 1->0", "--json").out)
+    assert [data[key]["value"] for key in ("original", "before", "after")] == [38, 76, 80]
+    tight = plan.instance.cluster.model_copy(update={"memory_gb": 0.5})
+    no_room = plan.instance.model_copy(update={"cluster": tight})
+    Path("sub/tight.json").write_text(no_room.model_dump_json(exclude_none=True))
+    line = refused("try", file, "sub/tight.json", code=3)
+    assert "sub/tight.json: " in line
+    tight = plan.instance.cluster.model_copy(update={"memory_gb": max(plan.peak_memory_gb) - 0.5})
+    Path("sub/tight.json").write_text(
+        plan.instance.model_copy(update={"cluster": tight}).model_dump_json(exclude_none=True)
+    )
+    line = refused("try", file, "sub/tight.json")
+    assert line.startswith(f"octocp: {file}: on sub/tight.json: memory: device ")
+
+
+def test_a_trial_prints_as_the_command_does(file: Path) -> None:
+    trial = try_move(file, "layer 1->0")
+    assert octocp("try", file, "--move", "layer 1->0").out == f"{trial}\n"
+    assert repr(trial).startswith("<Trial: layer 1->0: ")
+    with pytest.raises(TypeError, match="this is int"):
+        try_move(3, [])  # type: ignore[arg-type]
 
 
 def test_illegal_changes_are_one_line(file: Path) -> None:

@@ -13,7 +13,16 @@ from typing import Literal
 import octocp
 from octocp.bounds import Bound, all_bounds
 from octocp.checker import check_plan
-from octocp.comparison import Added, Choice, Comparison, PartitionEffort, Row, compare_instance
+from octocp.comparison import (
+    Added,
+    Choice,
+    Comparison,
+    PartitionEffort,
+    Row,
+    compare_instance,
+    file_and_partition,
+    read_added,
+)
 from octocp.costs import build_problem
 from octocp.decode import checked
 from octocp.errors import InputError
@@ -21,7 +30,7 @@ from octocp.heuristics import HEURISTICS, attempts
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schema import Instance, Plan, SolveInfo
-from octocp.schema.files import load_instance, load_plan, write_plan
+from octocp.schema.files import as_instance, as_plan, load_instance, load_plan, write_plan
 from octocp.schema.plan import TracePoint
 from octocp.strategy import PHASES, Answer, solve_problem
 
@@ -118,7 +127,7 @@ class SolveResult:
 
 
 def solve(
-    instance: Instance,
+    instance: Instance | str | Path,
     *,
     time_limit: float = DEFAULT_TIME_LIMIT,
     workers: int | None = None,
@@ -132,8 +141,8 @@ def solve(
 
     Parameters
     ----------
-    instance : Instance
-        From `load_instance`, or built in Python.
+    instance : Instance, str or Path
+        From `load_instance`, or built in Python; or what `load_instance` is to load.
     time_limit : float
         Seconds.
     workers : int, optional
@@ -162,6 +171,7 @@ def solve(
         None was found in time.
     """
     _check_options(time_limit, workers, seed, gap)
+    instance = as_instance(instance)
     problem = build_problem(instance)
     threads = workers or default_workers()
     progress = Progress(time_limit, gap, on_event)
@@ -254,26 +264,47 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     write_plan(plan, path)
 
 
-def check(plan: Plan) -> list[str]:
+def import_plan(instance: Instance | str | Path, path: str | Path, *, partition: Sequence[int] | None = None) -> Plan:
+    """Return a schedule from a file as a checked plan, timed on an instance; its method is "imported".
+
+    Parameters
+    ----------
+    path : str or Path
+        A PyTorch CSV, a Megatron layout, a SimPipe file or a plan.
+    partition : sequence of int, optional
+        Layers per stage, for a PyTorch CSV, which has none; by default the instance's, or an even one.
+
+    Raises
+    ------
+    InputError
+        The file is missing or wrong, does not fit the instance, or needs more memory than there is.
+    """
+    # Reading formats of other projects is of no use to most callers.
+    from octocp.importers import read_as_plan
+
+    return read_as_plan(as_instance(instance), path, partition=partition)[0]
+
+
+def check(plan: Plan | str | Path) -> list[str]:
     """Return every violation of a plan, one line each; an empty list means that it is valid."""
-    return check_plan(plan)
+    return check_plan(as_plan(plan))
 
 
-def bounds(instance: Instance) -> list[Bound]:
+def bounds(instance: Instance | str | Path) -> list[Bound]:
     """Return every analytic lower bound of an instance, best first; ticks."""
-    return all_bounds(build_problem(instance))
+    return all_bounds(build_problem(as_instance(instance)))
 
 
 def compare(
-    instance: Instance,
+    instance: Instance | str | Path,
     *,
     time_limit: float = DEFAULT_TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
     solver: bool = True,
-    methods: Collection[str] = (),
+    methods: Collection[str] | str = (),
     best_partition: bool = False,
-    added: Sequence[Added] = (),
+    added: Sequence[Added | str | Path] | str | Path = (),
     on_event: Callable[[Event], None] | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> list[Row]:
@@ -285,20 +316,20 @@ def compare(
 
     Parameters
     ----------
-    instance : Instance
-        From `load_instance`, or built in Python.
+    instance : Instance, str or Path
+        From `load_instance`, or built in Python; or what `load_instance` is to load.
     time_limit : float
         Seconds for the solver; all partitions that `best_partition` asks for share as many again.
     workers, seed : int
         As for `solve`.
     solver : bool
         Whether the solver has a row.
-    methods : collection of str
+    methods : collection of str, or str
         Known schedules (``1f1b``), or single rows of them (``1f1b-balanced``); all where it is empty.
     best_partition : bool
         Also find the exact best partition for each known schedule's orders; a row (``1f1b-best``) where it is better.
-    added : sequence of Added
-        Schedules of one's own, from `octocp.comparison.read_added`.
+    added : sequence of Added, str or Path
+        Schedules of one's own, from `octocp.comparison.read_added`; or their files, as for ``--add``.
     on_event : callable, optional
         As for `solve`.
     on_step : callable, optional
@@ -331,29 +362,48 @@ def compare(
 
 
 def compare_all(
-    instance: Instance,
+    instance: Instance | str | Path,
     *,
     time_limit: float = DEFAULT_TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
     solver: bool = True,
-    methods: Collection[str] = (),
+    methods: Collection[str] | str = (),
     best_partition: bool = False,
-    added: Sequence[Added] = (),
+    added: Sequence[Added | str | Path] | str | Path = (),
     on_event: Callable[[Event], None] | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Compare as `compare` does, and also tell whether it got through."""
     _check_options(time_limit, workers, seed, 0.0)
     threads = workers or default_workers()
+    given = as_instance(instance)
 
     def by_solver() -> Plan:
-        return solve(instance, time_limit=time_limit, workers=threads, seed=seed, on_event=on_event).plan
+        return solve(given, time_limit=time_limit, workers=threads, seed=seed, on_event=on_event).plan
 
     effort = PartitionEffort(time_limit, threads, seed) if best_partition else None
     return compare_instance(
-        instance, Choice(methods), by_solver if solver else None, added=added, partitions=effort, on_step=on_step
+        given,
+        Choice([methods] if isinstance(methods, str) else methods),
+        by_solver if solver else None,
+        added=_read_own(given, added),
+        partitions=effort,
+        on_step=on_step,
     )
+
+
+def _read_own(instance: Instance, added: Sequence[Added | str | Path] | str | Path) -> list[Added]:
+    found: list[Added] = []
+    for one in [added] if isinstance(added, str | Path) else added:
+        if isinstance(one, str | Path):
+            path, partition = file_and_partition(one)
+            found.append(read_added(instance, path, [each.name for each in found], partition))
+        elif isinstance(one, Added):
+            found.append(one)
+        else:
+            raise TypeError(f"added has files and what read_added returns; this is {type(one).__name__}")
+    return found
 
 
 __all__ = [
@@ -366,6 +416,7 @@ __all__ = [
     "compare",
     "compare_all",
     "default_workers",
+    "import_plan",
     "load_instance",
     "load_plan",
     "save_plan",

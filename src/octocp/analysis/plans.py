@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -21,13 +22,14 @@ from octocp.errors import InputError, PlanRejectedError
 from octocp.problem import KIND_NAMES, Problem
 from octocp.schedule import Layout, Schedule
 from octocp.schema import Instance, Plan, SolveInfo
+from octocp.schema.files import as_instance, as_plan
 
 BY_HAND = "by-hand"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """Why a plan takes as long as it does; times in ticks.
+    """Why a plan takes as long as it does; times in ticks. As text, what `octocp explain` prints.
 
     Attributes
     ----------
@@ -63,10 +65,21 @@ class Explanation:
     idle: list[Idle]
     advice: Advice
 
+    def __str__(self) -> str:
+        """Return what `octocp explain` prints."""
+        # rich, for the tables, is of no use to those who only want the numbers.
+        from octocp.analysis.text import explanation_text
 
-@dataclass(frozen=True)
+        return explanation_text(self)
+
+    def __repr__(self) -> str:
+        """Name the plan; all of it would fill pages."""
+        return f"<Explanation of {_named(self.plan)}>"
+
+
+@dataclass(frozen=True, repr=False)
 class Trial:
-    """A plan before and after changes by hand.
+    """A plan before and after changes by hand. As text, what `octocp try` prints.
 
     Attributes
     ----------
@@ -74,26 +87,45 @@ class Trial:
         The changes, as they were read.
     before, plan : Plan
         The plan without and with them; `plan` has passed the checker.
+    original : Plan
+        The plan that was given: `before`, unless another instance was named, on which that one is timed anew.
     """
 
     moves: tuple[Move, ...]
     before: Plan
     plan: Plan
+    original: Plan
 
     @property
     def change(self) -> float:
         """(value after - value before) / value before; below zero is better."""
         return (self.plan.value - self.before.value) / self.before.value if self.before.value else 0.0
 
+    def __str__(self) -> str:
+        """Return what `octocp try` prints."""
+        from octocp.analysis.text import trial_text
 
-def explain(plan: Plan, instance: Instance | None = None, *, work: int | None = None) -> Explanation:
+        return trial_text(self)
+
+    def __repr__(self) -> str:
+        """Name the changes and the plan."""
+        return f"<Trial: {', '.join(map(str, self.moves)) or 'timed anew'}: {_named(self.plan)}>"
+
+
+def _named(plan: Plan) -> str:
+    return f"{plan.instance.name}, method {plan.method}: {plan.objective} {plan.value} ticks"
+
+
+def explain(
+    plan: Plan | str | Path, instance: Instance | str | Path | None = None, *, work: int | None = None
+) -> Explanation:
     """Explain a plan: critical path, bounds, idle time by cause, and what would help most.
 
     Parameters
     ----------
-    plan : Plan
-        A valid one.
-    instance : Instance, optional
+    plan : Plan, str or Path
+        A valid one, or its file.
+    instance : Instance, str or Path, optional
         Another instance of as many layers, devices and microbatches, on which the plan's partition, placement and
         orders are timed anew; by default the plan's own.
     work : int, optional
@@ -104,7 +136,7 @@ def explain(plan: Plan, instance: Instance | None = None, *, work: int | None = 
     InputError
         The plan is not valid, or does not fit the instance.
     """
-    plan, draft, schedule = _prepared(plan, instance)
+    plan, draft, schedule = _prepared(as_plan(plan), None if instance is None else as_instance(instance))
     path = critical_path(schedule, fused=draft.fused)
     busy, transfer, lead = shares(path, draft.problem)
     advice = Advice((), 0, 0)
@@ -127,17 +159,19 @@ def explain(plan: Plan, instance: Instance | None = None, *, work: int | None = 
     )
 
 
-def try_move(plan: Plan, moves: Sequence[str | Move] | str, instance: Instance | None = None) -> Trial:
+def try_move(
+    plan: Plan | str | Path, moves: Sequence[str | Move] | str, instance: Instance | str | Path | None = None
+) -> Trial:
     """Change a plan by hand: where the cuts are, which device holds a stage, what runs before what.
 
     Parameters
     ----------
-    plan : Plan
-        A valid one.
+    plan : Plan, str or Path
+        A valid one, or its file.
     moves : sequence of str
         Changes as `octocp.analysis.moves` describes them, made one after the other: "layer 3->2", "stage 5->2",
         "F(3,5) before B(3,2)". With none, the plan's own orders are timed anew.
-    instance : Instance, optional
+    instance : Instance, str or Path, optional
         As for `explain`.
 
     Returns
@@ -147,11 +181,14 @@ def try_move(plan: Plan, moves: Sequence[str | Move] | str, instance: Instance |
 
     Raises
     ------
+    IllegalMoveError
+        A change is none, or is illegal: an `InputError` that says which and why.
     InputError
-        A change is none, or is illegal; the plan is not valid, or does not fit the instance.
+        The plan is not valid, or does not fit the instance.
     """
     read = parse_all([moves] if isinstance(moves, str) else moves)
-    before, draft, _ = _prepared(plan, instance)
+    original = as_plan(plan)
+    before, draft, _ = _prepared(original, None if instance is None else as_instance(instance))
     try:
         schedule = draft.with_moves(read).timed()
     except IllegalMoveError as error:
@@ -165,7 +202,7 @@ def try_move(plan: Plan, moves: Sequence[str | Move] | str, instance: Instance |
         found_by=found_by,
     )
     after = _checked(schedule, before.instance, BY_HAND, before.lower_bound, solve)
-    return Trial(tuple(read), before, after)
+    return Trial(tuple(read), before, after, original)
 
 
 # ---- plans and schedules -------------------------------------------------------------------
@@ -184,7 +221,10 @@ def _prepared(plan: Plan, instance: Instance | None) -> tuple[Plan, Draft, Sched
     problem = build_problem(instance)
     _check_fit(plan, draft.problem, problem)
     moved = Draft(problem, draft.layout, draft.sequence, draft.fused)
-    schedule = moved.timed()
+    try:
+        schedule = moved.timed()
+    except IllegalMoveError as error:
+        raise InputError(error.problem, place="instance", right=error.right) from None
     bound = best_bound(problem)
     solve = plan.solve.model_copy(
         update={"bound_name": bound.name, "bound_scope": "whole instance", "trace": [], "found_by": plan.solve.found_by}

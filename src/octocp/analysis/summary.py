@@ -145,6 +145,7 @@ def trial_data(trial: Trial, file: str | None) -> dict[str, Any]:
         "before": _plan_data(trial.before),
         "after": _plan_data(plan),
         "plan": file,
+        "original": _plan_data(trial.original),
     }
 
 

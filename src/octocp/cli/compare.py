@@ -52,10 +52,17 @@ def compare(
         typer.Option("--best-partition", help="Also find the best partition for each known schedule's orders."),
     ] = False,
     add: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            "--add", metavar="FILE", help="A schedule of your own as one more row; may be repeated. One instance only."
+            "--add",
+            metavar="FILE[@N,N,...]",
+            help="A schedule of your own as one more row; may be repeated. One instance only. @ and the layers of each "
+            "stage, for a PyTorch CSV, which does not say.",
         ),
+    ] = None,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW=FILE", help="Write a row's plan; may be repeated. One instance only."),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -78,9 +85,12 @@ def compare(
         raise typer.BadParameter(f"--rows has {len(drawn)} rows; {MOST_DRAWN} at most")
     if plot is not None:
         _ensure_drawable(plot)
+    saved = _to_save(save or [])
     named, many = _resolve(instances)
     if many and add:
         raise typer.BadParameter("--add is for one instance; several are given")
+    if many and save:
+        raise typer.BadParameter("--save is for one instance; several are given")
     if many and rows is not None:
         raise typer.BadParameter("--rows is for one instance; of several, --plot draws the profile")
     loaded = [load(name) for name in named]
@@ -90,7 +100,8 @@ def compare(
     from octocp.cli.progress import Watch, interruptible, shown
     from octocp.comparison import Choice
 
-    _ensure_known(drawn, added)
+    _ensure_known("--rows", drawn, added)
+    _ensure_known("--save", list(saved), added)
     with naming_option("--methods"):
         Choice(wanted)
     watch = Watch(loaded[0][0].tick_us)
@@ -112,6 +123,7 @@ def compare(
         if interruption.happened:
             _tell_interrupted(done, len(loaded), many)
         _write(done, many=many, as_json=as_json, as_csv=as_csv, solver=not no_solver, only=bool(wanted))
+        _save(done[0], saved)
         if plot is not None:
             _draw(done, plot, drawn, many=many)
 
@@ -151,29 +163,54 @@ def _resolve(references: list[str]) -> tuple[list[str], bool]:
     return list(dict.fromkeys(found)), folders or len(references) > 1
 
 
-def _read_own(instance: Instance, source: Path, files: list[Path]) -> list[Added]:
-    from octocp.comparison import read_added, row_names
+def _to_save(given: list[str]) -> dict[str, Path]:
+    """Read ROW=FILE, and find out before any long work that a file cannot be written."""
+    saved: dict[str, Path] = {}
+    for text in given:
+        row, equals, file = text.partition("=")
+        if not (row and equals and file):
+            raise typer.BadParameter(f"--save is ROW=FILE, e.g. 1f1b=1f1b.plan.json, and not {text!r}")
+        if row in saved or Path(file) in saved.values():
+            raise typer.BadParameter(f"--save has {row if row in saved else file} twice")
+        saved[row] = Path(file)
+        ensure_writable(saved[row])
+    return saved
 
-    taken = row_names()
+
+def _save(comparison: Comparison, saved: dict[str, Path]) -> None:
+    from octocp.comparison import plan_of
+    from octocp.schema.files import write_plan
+
+    for name, path in saved.items():
+        with naming_option("--save"):
+            plan = plan_of(comparison, name)
+        write_plan(plan, path)
+        note(f"Written to {path}.")
+
+
+def _read_own(instance: Instance, source: Path, files: list[str]) -> list[Added]:
+    from octocp.comparison import file_and_partition, read_added
+
     added: list[Added] = []
-    for file in files:
+    for given in files:
+        file, partition = file_and_partition(given)
         if not file.exists():
             raise InputError("no such file", file=str(file), place="--add")
         with naming(source):
-            one = read_added(instance, file, [*taken, *(each.name for each in added)])
+            one = read_added(instance, file, [each.name for each in added], partition)
         added.append(one)
         for text in one.notes:
             note(f"{file}: {text}")
     return added
 
 
-def _ensure_known(drawn: list[str], added: list[Added]) -> None:
+def _ensure_known(option: str, names: list[str], added: list[Added]) -> None:
     """Find out before any long work that there will be no row of a name."""
     from octocp.comparison import Choice
 
     own = {each.name for each in added}
-    with naming_option("--rows"):
-        Choice([name for name in drawn if name not in own])
+    with naming_option(option):
+        Choice([name for name in names if name not in own])
 
 
 def _run(

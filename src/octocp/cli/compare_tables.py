@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from octocp.cli.inputs import headline
 from octocp.cli.output import is_terminal, width, write, write_table
-from octocp.comparison import SOLVER, WITHIN, Comparison, Row, standings
+from octocp.comparison import PARTITION_SECONDS, SOLVER, WITHIN, Comparison, Row, standings
 from octocp.comparison.standings import counts
 from octocp.report.units import counted, has_sizes, milliseconds, printable
 
@@ -91,14 +91,20 @@ def write_rows(comparison: Comparison, *, solver: bool, only: bool) -> None:
     if ranked:
         write_columns(_columns(comparison, ranked), [row.kind in ("own", "solver") for row in ranked])
         write("\n")
-    _write_without_a_plan(comparison.rows)
+    _write_without_a_plan(comparison)
     for row in comparison.rows:
         if row.kind == "own" and row.plan is not None:
             write(prose(_verdict(comparison, row)))
     _write_same(comparison)
-    if comparison.no_better_partition:
-        names = ", ".join(comparison.no_better_partition)
-        write(prose(f"No -best row of {names}: no better partition for their orders was found."))
+    cut_short = comparison.ran_out
+    finished = [name for name in comparison.no_better_partition if name not in cut_short]
+    if finished and len(set(instance.lengths())) > 1:
+        write(prose(f"No -best row of {', '.join(finished)}: microbatches differ, and partitions were not searched."))
+    elif finished:
+        write(prose(f"No -best row of {', '.join(finished)}: no partition is better for their orders."))
+    if cut_short:
+        why = f"no better partition was found before the seconds for it were over, {PARTITION_SECONDS:g} at most"
+        write(prose(f"No -best row of {', '.join(cut_short)}: {why}."))
     if not solver:
         write("No row of cp-sat: --no-solver leaves it out.\n")
     elif only and not any(row.method == SOLVER for row in comparison.rows):
@@ -107,7 +113,8 @@ def write_rows(comparison: Comparison, *, solver: bool, only: bool) -> None:
         write(
             prose(
                 "warm-up, steady and cool-down: idle time as a share of the step, bubble in all; imbal.: its part "
-                "that uneven loads explain. ratio: to the best row. gap: how far above the optimum at most."
+                "that uneven loads explain. ratio: to the best row. gap: the share of its time that could be saved at "
+                "most."
             )
         )
     bound = comparison.lower_bound
@@ -148,14 +155,16 @@ def _peak(row: Row, plan: Plan) -> str:
     return f"{peak}/{device.memory_gb:.4g} d{device.device}" if device.memory_gb else f"{peak} d{device.device}"
 
 
-def _write_without_a_plan(rows: Sequence[Row]) -> None:
+def _write_without_a_plan(comparison: Comparison) -> None:
     """Write the rows without a plan in as few lines as their reasons allow."""
+    rows = comparison.rows
     over = [row for row in rows if row.status == "infeasible"]
     if over:
         # The least excess first: it is the nearest to a plan.
         over.sort(key=lambda row: row.excess.gigabytes if row.excess else float("inf"))
         words = [
-            f"{row.method} by {row.excess.gigabytes:.4g} GB on {printable(row.excess.name, 24)}"
+            f"{printable(row.method, 60)} by {row.excess.gigabytes:.4g} GB on {printable(row.excess.name, 24)}"
+            f"{_over_limit(comparison, row)}"
             if row.excess
             else f"{row.method} ({row.reason})"
             for row in over
@@ -172,6 +181,12 @@ def _write_without_a_plan(rows: Sequence[Row]) -> None:
     for row in rows:
         if row.status == "unknown":
             write(prose(f"{row.method}: {row.reason}.", "  "))
+
+
+def _over_limit(comparison: Comparison, row: Row) -> str:
+    """Word what a schedule that breaks a limit would take."""
+    ticks = row.value_over_limit
+    return "" if ticks is None else f" ({ticks * comparison.instance.tick_us / 1000:.6g} ms)"
 
 
 def _verdict(comparison: Comparison, row: Row) -> str:
@@ -205,7 +220,7 @@ def write_standings(done: Sequence[Comparison]) -> None:
     _write_instances([each for each in done if each.rows])
     for each in done:
         if each.reason:
-            write(prose(f"{printable(each.instance.name)}: {each.reason}", "  "))
+            write(prose(f"{printable(each.instance.name)}: proven infeasible, no plan exists: {each.reason}", "  "))
     found = standings(done)
     number = sum(map(counts, done))
     if not found:

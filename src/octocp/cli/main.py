@@ -21,6 +21,7 @@ from octocp.cli import (
     dataset,
     explain,
     export,
+    import_,
     new,
     profile,
     show,
@@ -71,6 +72,7 @@ app.command("show")(show.show)
 app.command("explain")(explain.explain)
 app.command("try", help=try_.HELP)(try_.try_)
 app.command("export")(export.export)
+app.command("import")(import_.import_)
 app.command("compare", help=compare.HELP)(compare.compare)
 app.command("bound")(bound.bound)
 app.command("models")(catalogue.models)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from octocp.cli.explain import OtherInstance, load_both
-from octocp.cli.inputs import naming
+from octocp.cli.explain import OtherInstance, load_both, naming_both
 from octocp.cli.options import Json, PlanArgument
 from octocp.cli.output import ensure_writable, note, write, write_json
 from octocp.errors import InputError
-
-if TYPE_CHECKING:
-    from octocp.analysis import Trial
 
 # Shown as it is: typer would run the lines together.
 HELP = """Change a plan by hand and see what it is worth.
@@ -58,7 +54,7 @@ def try_(
         ensure_writable(output, reads=plan)
     loaded, other = load_both(plan, instance)
     try:
-        with naming(plan):
+        with naming_both(plan, instance):
             trial = analysis.try_move(loaded, moves or [], other)
     except analysis.IllegalMoveError as error:
         # The change is wrong and not the file, which stays out of the line.
@@ -68,34 +64,6 @@ def try_(
     if as_json:
         write_json(trial_data(trial, None if output is None else str(output)))
     else:
-        write(_text(trial))
+        write(f"{trial}\n")
     if output is not None:
         note(f"Written to {output}.")
-
-
-def _text(trial: Trial) -> str:
-    from octocp.report.bubbles import analyse
-    from octocp.report.units import amount, has_sizes, percent
-
-    before, after = trial.before, trial.plan
-    lines = [f"{move}: {move.words()}" for move in trial.moves] or ["No change but this: every op is timed anew."]
-    lines += [
-        f"{after.objective}: {amount(before, before.value)} before, {amount(after, after.value)} after: "
-        f"{100 * trial.change:+.2f} %",
-        f"bubble: {percent(analyse(before).bubble)} before, {percent(analyse(after).bubble)} after",
-    ]
-    if after.value == after.lower_bound:
-        lines.append("no plan of the instance is faster")
-    else:
-        lines.append(f"above the lower bound: at most {percent(after.gap)} from optimal")
-    for what in ("partition", "placement"):
-        if getattr(before, what) != getattr(after, what):
-            lines.append(f"{what}: {getattr(before, what)} before, {getattr(after, what)} after")
-    if has_sizes(after) and before.peak_memory_gb != after.peak_memory_gb:
-        peaks = [
-            f"device {device} {one:.4g} -> {two:.4g} GB"
-            for device, (one, two) in enumerate(zip(before.peak_memory_gb, after.peak_memory_gb, strict=True))
-            if one != two
-        ]
-        lines.append(f"peak memory: {', '.join(peaks)}")
-    return "\n".join(lines) + "\n"

@@ -34,8 +34,8 @@ def _row_data(comparison: Comparison, row: Row) -> dict[str, Any]:
         "value_ms": plan and milliseconds(plan, plan.value),
         "ratio": _rounded(comparison.ratio(row)),
         "lower_bound": row.lower_bound,
-        "gap": plan and plan.gap,
-        "bubble": shares and shares.bubble,
+        "gap": plan and _rounded(plan.gap),
+        "bubble": shares and _rounded(shares.bubble),
         "warm_up": shares and _rounded(shares.warm_up),
         "steady": shares and _rounded(shares.steady),
         "cool_down": shares and _rounded(shares.cool_down),
@@ -49,7 +49,15 @@ def _row_data(comparison: Comparison, row: Row) -> dict[str, Any]:
         "partition": plan and plan.partition,
         "placement": plan and plan.placement,
         "reason": row.reason,
+        "file": row.file or None,
+        "value_over_limit": row.value_over_limit,
+        "value_over_limit_ms": _over_limit_ms(comparison, row),
     }
+
+
+def _over_limit_ms(comparison: Comparison, row: Row) -> float | None:
+    ticks = row.value_over_limit
+    return None if ticks is None else _rounded(ticks * comparison.instance.tick_us / 1000)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -67,6 +75,7 @@ def all_data(comparisons: Sequence[Comparison]) -> dict[str, Any]:
                 "best_method": ranked[0].method if (ranked := each.ranked()) else None,
                 "lower_bound": each.lower_bound,
                 "reason": each.reason,
+                "infeasible": bool(each.reason),
             }
             for each in comparisons
         ],

@@ -117,10 +117,10 @@ class _Run:
         name, attempt, seconds = tried.name, tried.attempt, tried.seconds
         if attempt.status == "feasible" and attempt.schedule is not None:
             return self._planned(name, attempt.schedule, seconds, family, kind)
-        excess = None
+        excess = value = None
         if attempt.status == "infeasible" and attempt.schedule is not None:
-            excess = self._excess(attempt.schedule)
-        return Row(name, attempt.status, None, self.bound, seconds, attempt.reason, family, kind, excess)
+            excess, value = self._excess(attempt.schedule), attempt.schedule.value
+        return Row(name, attempt.status, None, self.bound, seconds, attempt.reason, family, kind, excess, value)
 
     def _planned(self, name: str, schedule: Schedule, seconds: float, family: str, kind: str) -> Row:
         plan = checked(schedule, self.instance, method=name, lower_bound=self.bound)
@@ -154,7 +154,8 @@ class _Run:
             elif over is not None:
                 status, reason = "infeasible", describe_excess(self.problem, *over[:2])
             attempt = Attempt(one.name, "", status, one.schedule, reason)
-            self.made.rows.append(self._row(_Tried(one.name, attempt, 0.0), one.name, "own"))
+            row = self._row(_Tried(one.name, attempt, 0.0), one.name, "own")
+            self.made.rows.append(replace(row, file=one.file))
 
     def partitions(self, effort: PartitionEffort) -> None:
         """Look for a better partition for the orders of every known schedule, by an exact model."""
@@ -167,11 +168,12 @@ class _Run:
         for number, (method, (heuristic, schedule)) in enumerate(leading.items()):
             self.say(f"best partition for {method} ({number + 1} of {len(leading)})")
             left = (deadline - time.monotonic()) / (len(leading) - number)
+            allotted = max(0.1, min(PARTITION_SECONDS, left))
             began = time.perf_counter()
             better = best_partition(
                 self.problem,
                 schedule,
-                seconds=max(0.1, min(PARTITION_SECONDS, left)),
+                seconds=allotted,
                 workers=effort.workers,
                 seed=effort.seed,
                 fused=heuristic.fused,
@@ -184,6 +186,8 @@ class _Run:
                 self.made.rows.insert(places[-1] + 1 if places else len(self.made.rows), row)
             else:
                 self.made.no_better_partition.append(method)
+                if seconds >= allotted:
+                    self.made.ran_out.append(method)
 
     def solver(self, solve: Callable[[], Plan]) -> None:
         """Run the solver, and give every row its bound where that is better."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from octocp.comparison.rows import Comparison, Row
+from octocp.comparison.rows import Comparison, Row, plan_of
 from octocp.comparison.standings import counts, standings
-from octocp.errors import InputError
 from octocp.report.export import performance_profile, side_by_side
 from octocp.report.export.gantt import Scene
 from octocp.report.units import counted
@@ -27,20 +25,8 @@ def rows_scene(comparison: Comparison, names: Sequence[str] = ()) -> Scene:
     InputError
         There is no such row, or it has no plan.
     """
-    plans = [_plan(comparison, name) for name in names] if names else _defaults(comparison)
+    plans = [plan_of(comparison, name) for name in names] if names else _defaults(comparison)
     return side_by_side.layout(plans)
-
-
-def _plan(comparison: Comparison, name: str) -> Plan:
-    row = next((row for row in comparison.rows if row.method == name), None)
-    if row is None:
-        names = [row.method for row in comparison.rows]
-        close = difflib.get_close_matches(name, names, n=1)
-        right = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
-        raise InputError(f"there is no row {name!r}", right=right)
-    if row.plan is None:
-        raise InputError(f"{name} has no plan to draw: {row.status}", right=row.reason)
-    return row.plan
 
 
 def _defaults(comparison: Comparison) -> list[Plan]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from octocp.errors import PlanRejectedError
+from octocp.errors import InputError, PlanRejectedError
 from octocp.report.bubbles import BubbleReport, analyse
 from octocp.schema import Instance, Plan
 
@@ -63,6 +64,10 @@ class Row:
         "known", "best-partition", "tuner", "own" or "solver".
     excess : Excess or None
         For an infeasible one, by how much, as far as it is known.
+    value_over_limit : int or None
+        For an infeasible one, the objective of the schedule that breaks the limit, ticks, as far as it is known.
+    file : str
+        For one's own, where it comes from.
     """
 
     method: str
@@ -74,6 +79,8 @@ class Row:
     family: str = ""
     kind: str = "known"
     excess: Excess | None = None
+    value_over_limit: int | None = None
+    file: str = ""
 
     @property
     def value(self) -> int | None:
@@ -144,6 +151,8 @@ class Comparison:
         Whether all known schedules and own ones have had their turn; a Ctrl-C may have come before.
     no_better_partition : list of str
         Methods for whose orders the exact search has found no better partition.
+    ran_out : list of str
+        Those of them whose search used up its seconds, so that there may be one.
     reason : str
         Why there are no rows, where no plan of the instance exists.
     """
@@ -152,6 +161,7 @@ class Comparison:
     rows: list[Row] = field(default_factory=list)
     complete: bool = True
     no_better_partition: list[str] = field(default_factory=list)
+    ran_out: list[str] = field(default_factory=list)
     reason: str = ""
 
     @property
@@ -171,6 +181,25 @@ class Comparison:
     def ranked(self) -> list[Row]:
         """Return the rows with a plan, best first; of equals, the earlier one."""
         return sorted((row for row in self.rows if row.plan), key=lambda row: row.plan.value if row.plan else 0)
+
+
+def plan_of(comparison: Comparison, name: str) -> Plan:
+    """Return the plan of a row.
+
+    Raises
+    ------
+    InputError
+        There is no such row, or it has no plan.
+    """
+    row = next((row for row in comparison.rows if row.method == name), None)
+    if row is None:
+        names = [row.method for row in comparison.rows]
+        close = difflib.get_close_matches(name, names, n=1)
+        right = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+        raise InputError(f"there is no row {name!r}", right=right)
+    if row.plan is None:
+        raise InputError(f"{name} has no plan: {row.status}", right=row.reason)
+    return row.plan
 
 
 def ratio(value: int | None, best: int | None) -> float | None:

@@ -163,11 +163,10 @@ def draw_links(axes: Axes, kinds: Sequence[Mapping[str, Any]], stream: Stream) -
         return max(1, carried * 10_000 // max(1, forward * stream.between(10, 100) // 100)) / 10
 
     if how == "nodes":
-        size = stream.between(1, max(1, devices // 2))
         near = {"latency_us": latency(max(1, ceiling // 4))}
         far = {"latency_us": near["latency_us"] + latency(ceiling)}
-        nodes = sorted(device // size for device in range(devices))
-        return {"intra_node": near, "inter_node": far}, nodes
+        first = stream.between(1, devices - 1)
+        return {"intra_node": near, "inter_node": far}, [int(device >= first) for device in range(devices)]
     link: dict[str, Any] = {}
     if how in ("latency", "both"):
         link["latency_us"] = latency(ceiling)

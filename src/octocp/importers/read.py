@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,21 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def read_schedule(problem: Problem, path: str | Path, *, instance: Instance | None = None) -> Imported:
+def read_schedule(
+    problem: Problem,
+    path: str | Path,
+    *,
+    instance: Instance | None = None,
+    partition: Sequence[int] | None = None,
+) -> Imported:
     """Read a schedule for an instance: a PyTorch CSV, a Megatron layout, a SimPipe YAML file or a plan.
 
     Parameters
     ----------
     instance : Instance, optional
         What `problem` was made of. With it, layers are known by name, and a layer of the wrong kind is noticed.
+    partition : sequence of int, optional
+        Layers per stage, for a PyTorch CSV, which has none.
 
     Raises
     ------
@@ -53,7 +62,7 @@ def read_schedule(problem: Problem, path: str | Path, *, instance: Instance | No
     text = read_text(path)
     try:
         form = recognise(text, path.name)
-        parsed = read_text_as(form, problem, text, path, instance)
+        parsed = read_text_as(form, problem, text, path, instance, partition)
         schedule = time_orders(problem, parsed.layout, parsed.orders, fused=parsed.fused)
     except InputError as error:
         raise error.in_file(str(path)) from None
@@ -63,7 +72,12 @@ def read_schedule(problem: Problem, path: str | Path, *, instance: Instance | No
 
 
 def read_text_as(
-    form: Format, problem: Problem, text: str, path: Path | None = None, instance: Instance | None = None
+    form: Format,
+    problem: Problem,
+    text: str,
+    path: Path | None = None,
+    instance: Instance | None = None,
+    partition: Sequence[int] | None = None,
 ) -> Parsed:
     """Read a text in a known format.
 
@@ -71,12 +85,16 @@ def read_text_as(
     ----------
     path : Path, optional
         The file that it comes from: messages of a plan name its lines.
+    partition : sequence of int, optional
+        Layers per stage, for a PyTorch CSV.
     """
+    if partition is not None and form != "torch-csv":
+        raise InputError("has a partition of its own", place="partition", right="the file without @N,N,...")
     # Each format drags in what it alone needs.
     if form == "torch-csv":
         from octocp.importers.torch_csv import read_torch_csv
 
-        return read_torch_csv(problem, text)
+        return read_torch_csv(problem, text, partition)
     if form == "megatron":
         from octocp.importers.megatron import read_megatron
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from octocp.errors import InputError
 from octocp.heuristics.partition import uniform
@@ -39,9 +40,9 @@ def read_torch_csv(problem: Problem, text: str, partition: Sequence[int] | None 
         notes.append("stage 0's backwards run where their W is, as in PyTorch, whose I does nothing there")
     stages = table.stages
     if partition is None and problem.partition is None:
-        notes.append("the file has no partition: every stage has the same number of layers, as far as they go")
-    if partition is not None and (len(partition) != stages or sum(partition) != problem.n_layers):
-        raise InputError(f"{list(partition)} does not cut {problem.n_layers} layers into {stages}", place="partition")
+        notes.append(_partition_note(problem, stages))
+    if partition is not None:
+        _check_partition(problem, stages, partition)
     bounds = bounds_of(partition) if partition is not None else uniform(problem, stages)
     layout = Layout(bounds, tuple(owner[stage] for stage in range(stages)))
     check_layout(problem, layout, "rows")
@@ -54,6 +55,22 @@ def read_torch_csv(problem: Problem, text: str, partition: Sequence[int] | None 
                 ops += _ops(problem, action, fused)
         orders.append(ops)
     return Parsed(layout, orders, frozenset(fused), tuple(notes))
+
+
+def _partition_note(problem: Problem, stages: int) -> str:
+    bounds = uniform(problem, stages)
+    even = [end - begin for begin, end in pairwise(bounds)]
+    return (
+        f"the file has no partition: {even} is taken, as even as can be. For another, FILE@N,N,... (layers per stage), "
+        "or stages.partition: [N, N, ...] in the instance"
+    )
+
+
+def _check_partition(problem: Problem, stages: int, partition: Sequence[int]) -> None:
+    if len(partition) != stages or sum(partition) != problem.n_layers or min(partition) < 1:
+        right = f"{stages} numbers from 1 on, {problem.n_layers} in all"
+        what = f"{list(partition)} does not cut {problem.n_layers} layers into {stages} stages"
+        raise InputError(what, place="partition", right=right)
 
 
 def _without_first_stage_halves(table: Table) -> Table:

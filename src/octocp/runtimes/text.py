@@ -17,6 +17,8 @@ MAX_LINES = 10
 _CELL = re.compile(r"\s*\(?\s*[0-9]+(?:F|B|I|W|UNSHARD|RESHARD|REDUCE_GRAD|SEND_|RECV_)")
 _MEGATRON_FLAG = re.compile(r"^\s*--(?:pipeline-model-parallel-layout|hybrid-layer-pattern)\b", re.MULTILINE)
 _SIMPIPE_KEY = re.compile(r"^(?:partition_layers|partition|placement|schedule|parallel)\s*:", re.MULTILINE)
+_OWN_FORMAT = re.compile(r"^\s*[\"']?format[\"']?\s*:\s*[\"']?octocp\.(instance|model|plan)/", re.MULTILINE)
+_OWN_JSON = re.compile(r"[\"']format[\"']\s*:\s*[\"']octocp\.(instance|model|plan)/")
 _PATTERN = re.compile(r"[EtmLMGD*+\-|/(),0-9\"' \t]+")
 
 
@@ -31,7 +33,11 @@ def recognise(text: str, file: str = "") -> Format:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     first = lines[0].strip() if lines else ""
     suffix = file.rpartition(".")[2].lower()
-    if first.startswith("{"):
+    own = _own_format(text, first)
+    if own and own != "plan":
+        what = "an OctoCP instance" if own == "instance" else "an OctoCP model"
+        raise InputError(f"is {what}, not a schedule")
+    if own or first.startswith("{"):
         return "plan"
     if first.startswith("[") or _MEGATRON_FLAG.search(text):
         return "megatron"
@@ -42,7 +48,16 @@ def recognise(text: str, file: str = "") -> Format:
     if len(lines) == 1 and _PATTERN.fullmatch(first):
         return "megatron"
     right = "a plan, a PyTorch pipelining CSV, a Megatron layout or hybrid pattern, or a SimPipe YAML file"
-    raise InputError("is in no format that can be read here", file=file, right=right)
+    raise InputError("is in no format that can be read here", right=right)
+
+
+def _own_format(text: str, first: str) -> str:
+    """Return which of OctoCP's own formats a text says that it is in, or ""; a plan has an instance inside."""
+    if first.startswith("{"):
+        found = set(_OWN_JSON.findall(text))
+        return next((kind for kind in ("plan", "instance", "model") if kind in found), "")
+    match = _OWN_FORMAT.search(text)
+    return match[1] if match else ""
 
 
 def shortened(complaints: Iterable[str], count: int | None = None) -> list[str]:

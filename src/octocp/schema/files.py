@@ -74,6 +74,36 @@ def load_instance(reference: str | Path) -> Instance:
     return validate(Instance, document, file)
 
 
+def as_instance(given: Instance | str | Path) -> Instance:
+    """Return an instance as it is, or load the one that a path or a name means.
+
+    Raises
+    ------
+    TypeError
+        It is neither.
+    """
+    if isinstance(given, str | Path):
+        return load_instance(given)
+    if not isinstance(given, Instance):
+        raise TypeError(f"an Instance, or the path or name of one, is needed; this is {type(given).__name__}")
+    return given
+
+
+def as_plan(given: Plan | str | Path) -> Plan:
+    """Return a plan as it is, or load the file.
+
+    Raises
+    ------
+    TypeError
+        It is neither.
+    """
+    if isinstance(given, str | Path):
+        return load_plan(given)
+    if not isinstance(given, Plan):
+        raise TypeError(f"a Plan, or the path of a plan file, is needed; this is {type(given).__name__}")
+    return given
+
+
 def load_plan(path: str | Path) -> Plan:
     """Load a plan file (JSON).
 

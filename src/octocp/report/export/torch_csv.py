@@ -125,7 +125,9 @@ def notes(plan: Plan) -> list[str]:
     if apart:
         said.append(
             f"stage 0 runs {counted(len(apart), 'whole backward')} where the plan has W, because PyTorch's I does "
-            "nothing there: the step may take longer; octocp compare INSTANCE --add FILE says how long"
+            "nothing there: the step may take longer; octocp compare INSTANCE --add "
+            f"FILE@{','.join(map(str, plan.partition))} says how long (a CSV has no partition; in an instance it is "
+            f"stages.partition: {plan.partition})"
         )
     said += _memory(plan)
     adjacent = adjacent_on_one_device(plan)
