@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import re
@@ -286,6 +287,8 @@ def test_json_and_csv_say_the_same() -> None:
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120, 160])
 def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The one imports from the other: both patched only once they are there.
+    importlib.import_module("octocp.cli.compare_tables")
     for module in ("output", "compare_tables"):
         monkeypatch.setattr(f"octocp.cli.{module}.is_terminal", lambda: True)
         monkeypatch.setattr(f"octocp.cli.{module}.width", lambda: columns)
