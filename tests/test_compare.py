@@ -163,7 +163,7 @@ def test_best_partition_is_a_row_where_it_is_better() -> None:
     methods = list(rows)
     assert methods.index("zb-h1-best") == methods.index("zb-h1-balanced") + 1
     ran = octocp("compare", "tiny-uneven-head", "--no-solver", "--best-partition", "-t", 20, "--methods", "1f1b")
-    assert "No -best row of 1f1b: no better partition for their orders was found." in ran.out
+    assert "No -best row of 1f1b: no partition is better for their orders." in ran.out
 
 
 def test_best_partition_may_bring_a_schedule_into_memory() -> None:
