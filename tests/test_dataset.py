@@ -252,7 +252,12 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, 40)
     folder = tmp_path / "set"
     with subprocess.Popen(
-        command(spec, folder, "-j", "2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(spec, folder, "-j", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs, and with them these tests, may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         while process.poll() is None and not ((folder / LOG).exists() and (folder / LOG).stat().st_size):
             time.sleep(0.05)
