@@ -18,10 +18,13 @@ from typing import Any
 from octocp import load_instance
 from octocp.costs import build_problem
 from octocp.cpsat.joint import build_joint
+from octocp.dataset.reading import read_rows
+from octocp.dataset.stats import collect
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from groundtruth import table as distance  # noqa: E402
 from suites import SUITES, wavefront  # noqa: E402
 
 from make_instances import ROWS  # noqa: E402
@@ -272,6 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "proxies": lambda: solved("proxies"),
     "scale": lambda: solved("scale"),
     "known": known,
+    "groundtruth": lambda: distance(collect(row for _, row in read_rows("groundtruth"))),
     "sizes": sizes,
     "ablation": ablation,
 }
