@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import tiny
-from octocp import api
+from octocp import api, catalog
 from octocp.comparison import Choice, Comparison, Row, standings
 from octocp.comparison import instance as comparison_instance
 from octocp.comparison.choice import row_name
@@ -685,3 +685,14 @@ def test_a_search_for_partitions_says_how_it_ended(monkeypatch: pytest.MonkeyPat
         lambda _problem, schedule, *, seconds, **_more: (time.sleep(seconds), schedule)[1],
     )
     assert "No -best row of 1f1b: no better partition was found before the seconds" in octocp(*plain).out
+
+
+@pytest.mark.parametrize("option", [("--plot", "mine.svg"), ("--save", "gpipe=mine.svg")])
+def test_the_input_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(catalog.folder("instances")) / "teaching" / "tiny-two-devices.yaml").read_text()
+    Path("mine.svg").write_text(text)
+    ran = octocp("compare", "mine.svg", "--no-solver", "--methods", "gpipe", *option)
+    assert ran.code == 2
+    assert "is the input itself" in ran.err
+    assert Path("mine.svg").read_text() == text

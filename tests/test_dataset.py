@@ -160,15 +160,25 @@ def test_check_finds_whatever_is_changed(whole: Path, tmp_path: Path) -> None:
 # ---- crashes ---------------------------------------------------------------------------------
 
 
-def killed_build(spec: Path, folder: Path, kills: int, seconds: tuple[float, float]) -> list[int]:
-    """Begin a build so many times, each killed at a random moment; return how many lines the log had then."""
+def killed_build(spec: Path, folder: Path, kills: int) -> list[int]:
+    """Begin a build so many times, each killed at a random moment; return how many lines the log had then.
+
+    The first one is killed at its first row, which tells how long a start takes here; the others are killed any time
+    up to twice as long, so that some are still starting and most are at work.
+    """
     moments = random.Random(4)
-    log, found = folder / LOG, []
-    for _ in range(kills):
+    log, found, start = folder / LOG, [], 0.0
+    for kill in range(kills):
         with subprocess.Popen(
             command(spec, folder, "-j", "2", "--double-check"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as process:
-            time.sleep(moments.uniform(*seconds))
+            began = time.monotonic()
+            if kill == 0:
+                while process.poll() is None and not (log.exists() and log.stat().st_size):
+                    time.sleep(0.01)
+                start = time.monotonic() - began
+            else:
+                time.sleep(moments.uniform(0.0, 2 * start))
             process.kill()
             assert process.stderr is not None
             assert b"Traceback" not in process.stderr.read()
@@ -177,7 +187,7 @@ def killed_build(spec: Path, folder: Path, kills: int, seconds: tuple[float, flo
 
 
 def test_a_build_that_is_killed_goes_on_where_it_was(spec: Path, whole: Path, tmp_path: Path) -> None:
-    killed_build(spec, tmp_path / "set", 2, (1.5, 4.0))
+    killed_build(spec, tmp_path / "set", 3)
     built(spec, tmp_path / "set", double_check=True)
     assert essence(tmp_path / "set") == essence(whole)
     assert sum(b"octocp.dataset-row/1" in line for line in (tmp_path / "set" / LOG).read_bytes().splitlines()) == 8
@@ -187,7 +197,7 @@ def test_a_build_that_is_killed_goes_on_where_it_was(spec: Path, whole: Path, tm
 def test_twenty_kills_at_random_moments(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, 300)
     built(spec, tmp_path / "undisturbed", Processes(2), double_check=True)
-    lines = killed_build(spec, tmp_path / "set", 20, (0.5, 5.0))
+    lines = killed_build(spec, tmp_path / "set", 20)
     assert lines[-1] < 600  # all of them met a build that was not through
     assert len(set(lines)) > 5
     built(spec, tmp_path / "set", Processes(2), double_check=True)

@@ -93,6 +93,11 @@ def compare(
         raise typer.BadParameter("--save is for one instance; several are given")
     if many and rows is not None:
         raise typer.BadParameter("--rows is for one instance; of several, --plot draws the profile")
+    for written in [*([plot] if plot else []), *saved.values()]:
+        # Of `--add FILE@4,3`, what stands before the @ is the file.
+        for read in [*named, *(file.partition("@")[0] for file in add or [])]:
+            if Path(read).is_file():
+                ensure_writable(written, reads=Path(read))
     loaded = [load(name) for name in named]
     added = _read_own(*loaded[0], add or [])
 
