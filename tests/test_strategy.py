@@ -338,3 +338,10 @@ def test_what_is_compiled_is_only_loaded(monkeypatch):
     loading = compiler.Compiler()
     assert loading.wait(lambda: False)
     assert not loading.compiling
+
+
+def test_a_bound_can_be_left_out_with_the_joint_model_on():
+    """Its name is none of a constraint family: the joint model does not see it."""
+    result = octocp.solve(uneven(), time_limit=20, workers=1, without=["energy", "loads"], phases=["joint"])
+    assert result.status == "optimal"
+    assert result.bound_name != "energy"

@@ -112,7 +112,9 @@ def solve_problem(
     NoPlanError
         No plan was found in time.
     """
-    strategy = _Strategy(problem, progress, workers, seed, frozenset(without), frozenset(phases))
+    bounds = {bound.name for bound in all_bounds(problem)} & set(without) if without else set()
+    families = frozenset(without) - bounds
+    strategy = _Strategy(problem, progress, workers, seed, families, frozenset(phases), frozenset(bounds))
     try:
         strategy.run()
     except KeyboardInterrupt:
@@ -132,6 +134,7 @@ class _Strategy:
     seed: int
     without: frozenset[str]
     phases: frozenset[str]
+    without_bounds: frozenset[str] = frozenset()
     _local: Search | None = None
     _turn: int = 0
     # Value of the incumbent whose neighbourhoods were tried last: they seldom give anything a second time.
@@ -142,7 +145,7 @@ class _Strategy:
         progress = self.progress
         progress.enter("bounds")
         for bound in all_bounds(self.problem):
-            if bound.name not in self.without:
+            if bound.name not in self.without_bounds:
                 progress.prove(bound)
         self._heuristics()
         if progress.done:
