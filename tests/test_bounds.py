@@ -243,6 +243,14 @@ def test_in_flight_chooses_the_partition():
     assert in_flight(given).value == 16
 
 
+def test_what_takes_no_time_holds_no_memory():
+    """The last stage's F and B take no time, so its activation of 5 is never held, though only 1 would fit."""
+    kinds = {"a": {"ms": (1, 1), "activation_gb": 1}, "b": {"ms": (0, 0), "activation_gb": 5}}
+    given = problem("ab", kinds, memory=1, microbatches=3, max_per_device=1, split_backward=False)
+    assert in_flight(given).value == 6
+    assert run(build_joint(given), seconds=10, workers=1, seed=0).schedule.value == 6
+
+
 def test_in_flight_needs_one_stage_per_device():
     kinds = {"a": {"ms": (1, 1), "activation_gb": 1}}
     given = problem("aaa", kinds, memory=1, microbatches=4, split_backward=False)

@@ -339,13 +339,10 @@ def test_no_state_is_refused_whose_schedule_is_in_time():
 
 
 def test_the_search_goes_on_where_it_stopped():
-    """In many slices or in one, with one worker: what is found with the same number of calls is as good."""
-    given = larger(3, limited=False)
+    """Slices far shorter than a round of the screening still come to its end, and to the anneals after it."""
+    search = Search(larger(3, limited=False), seed=0, workers=1, most_stages=8)
     progress = Progress(60.0)
-    search = Search(given, seed=0, workers=1, most_stages=8)
-    for _ in range(40):
-        search.run(progress, 0.02)
+    while not search._count and not progress.done:
+        search.run(progress, 0.01)
+    assert search._count
     assert progress.schedule is not None
-    before = progress.schedule.value
-    search.run(progress, 0.2)
-    assert progress.schedule.value <= before

@@ -15,6 +15,7 @@ def in_flight(problem: Problem) -> Bound:
     start of F(i), the forwards from b to the last layer and the backwards down to b, with the transfers of
     P - 1 - p boundaries both ways. F(0) starts no earlier than head(b); with M - 1 = q K + r, F(r) starts r forwards
     of the stage later, F(r + q K) another q R later, and its B ends R after that. What is below b still follows.
+    (Where R is zero, F and B of a microbatch may fall in one moment and hold nothing: memory then says nothing.)
     Hence
 
         value >= head(b) + r F + (q + 1) R + tail(b).
@@ -42,13 +43,15 @@ def in_flight(problem: Problem) -> Bound:
         value = before + M * (forward + backward) + after
         if problem.objective == "makespan" and problem.split:
             value = max(value, before + M * (forward + backward + problem.duration(W, begin, end)))
-        if activation:
+        trip = sum(problem.least_ticks(kind, begin, problem.n_layers) for kind in (F, B))
+        trip += 2 * (P - 1 - stage) * link
+        if static > capacity:
+            return None
+        if activation and trip:
             most = (capacity - static) // activation
             if most < 1:
                 return None
             again, rest = divmod(M - 1, most)
-            trip = sum(problem.least_ticks(kind, begin, problem.n_layers) for kind in (F, B))
-            trip += 2 * (P - 1 - stage) * link
             value = max(value, before + rest * forward + (again + 1) * trip + after)
         return value
 

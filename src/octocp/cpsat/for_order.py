@@ -86,12 +86,10 @@ def best_partition(
     """
     if problem.partition is not None or not problem.uniform_microbatches:
         return schedule
-    if not all(min(ticks) > 0 for ticks in problem.layer_ticks[: len(problem.kinds)]):
-        # Ops of length zero may coincide; the order of those that do is lost in their starts and may block another.
-        try:
-            time_orders(problem, schedule.layout, schedule.orders(), fused=fused)
-        except DeadlockError:
-            return schedule
+    try:
+        time_orders(problem, schedule.layout, schedule.orders(), fused=fused)
+    except DeadlockError:  # ops of length zero coincide: their starts no longer tell their order
+        return schedule
     fits = schedule.memory_excess() is None
     build = with_order(problem, schedule, fused=fused, known=fits)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)

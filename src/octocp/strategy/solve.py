@@ -15,15 +15,15 @@ from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.for_order import best_partition
 from octocp.cpsat.joint import build_joint, tightened
 from octocp.cpsat.neighbourhood import around
-from octocp.cpsat.packing import Packing, pack
+from octocp.cpsat.packing import pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
 from octocp.heuristics import ALL_HEURISTICS, HEURISTICS, OCTOPIPE, SERIAL, attempts
-from octocp.heuristics.base import describe_excess
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
 from octocp.schedule import Schedule
 from octocp.strategy.compiler import Compiler
+from octocp.strategy.infeasible import PACKING_SECONDS, no_order, refuse
 
 if TYPE_CHECKING:
     from octocp.search.anytime import Search
@@ -42,7 +42,6 @@ HOPELESS_JOINT = 150_000
 SMALL_SECONDS = 1.0
 COMPILED_SOON = 1.5
 LEAST_SEARCH_SECONDS = 0.5
-PACKING_SECONDS = 20.0
 BALANCE_SHARE = 0.06
 FIRST_SEARCH_SHARE = 0.04
 FIRST_SEARCH_SECONDS = 3.0
@@ -339,7 +338,7 @@ class _Strategy:
         outcome = self._solve(build, seconds=progress.left if seconds is None else seconds, whole=whole, until=until)
         if whole and outcome.status == "infeasible" and progress.schedule is None:
             refuse(problem, pack(problem, seconds=PACKING_SECONDS, seed=self.seed))
-            raise InfeasibleError(_no_order(problem))
+            raise InfeasibleError(no_order(problem))
 
     # ---- helpers -------------------------------------------------------------------------------
 
@@ -378,34 +377,3 @@ class _Strategy:
         """Return the number of intervals of the joint model with that many stages."""
         places = self.problem.n_devices if self.problem.family == "free" else 1
         return stages * self.problem.n_microbatches * len(self.problem.kinds) * places
-
-
-def refuse(problem: Problem, packing: Packing) -> None:
-    """Raise `InfeasibleError` where a packing proves that no plan exists."""
-    if packing.status == "no layout":
-        raise InfeasibleError(_contradiction(problem))
-    if packing.status == "impossible":
-        told = describe_excess(problem, packing.device, packing.need)
-        raise InfeasibleError(f"memory cannot fit: in the best layout found, {told}")
-
-
-def _no_order(problem: Problem) -> str:
-    """Say what is short where CP-SAT proves that no plan exists and sizes alone do not."""
-    told = "no plan exists: CP-SAT proved that the constraints cannot all be met"
-    layout = pack(problem, seconds=PACKING_SECONDS).layout
-    if layout is None or not problem.has_memory_limit:
-        return told
-    excess = SERIAL.run(problem, layout).memory_excess()
-    if excess is None:
-        return told
-    return f"{told}; even one microbatch at a time, {describe_excess(problem, *excess[:2])}"
-
-
-def _contradiction(problem: Problem) -> str:
-    if problem.colocate:
-        groups = ", ".join(str(list(group)) for group in problem.colocate)
-        return (
-            f"colocate cannot be met: no partition into {problem.min_stages} to {problem.max_stages} stages on "
-            f"{problem.n_devices} devices, at most {problem.max_per_device} each, puts the layers {groups} together"
-        )
-    return f"no partition and placement meets the stage rules with {problem.max_stages} stages at most"
