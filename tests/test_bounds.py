@@ -267,6 +267,19 @@ def test_memory_over_time_bounds_where_devices_hold_many_stages():
     assert 64 < tight <= 128
 
 
+def test_warm_up_bounds_by_what_fits_before_the_first_backward():
+    """Four layers of F, B, W 1 on 2 devices, room for 2 activations: 2 ticks of F before the first B.
+
+    It comes at 5 at the earliest where the last layer is not: 3 ticks of waiting and 4 x 6 of work. With room for 6
+    the device has F enough, and there is only the tick before its first F.
+    """
+    kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 1}}
+    given = problem("aaaa", kinds, devices=2, memory=2, microbatches=4)
+    assert assignment_bound(given, known=0, upper=None, seconds=10).value == 27
+    roomy = replace(given, capacity=(6 * given.capacity[0] // 2,) * 2)
+    assert assignment_bound(roomy, known=0, upper=None, seconds=10).value == 25
+
+
 # ---- energy --------------------------------------------------------------------------------------
 
 

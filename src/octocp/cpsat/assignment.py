@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ortools.sat.python import cp_model
 
 from octocp.bounds.base import Bound
+from octocp.cpsat.assignment_memory import memory_over_time, warm_up
 from octocp.cpsat.run import new_solver, solve_model, whole_bound
 from octocp.problem import B, F, Problem, W
 
@@ -97,7 +98,8 @@ def _solve(
     _loads(problem, model, on, value)
     if classes:
         _op_classes(problem, model, on, value)
-    _in_flight(problem, model, on, value, known=low)
+    memory_over_time(problem, model, on, value, known=low)
+    warm_up(problem, model, on, value)
     model.minimize(value)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)
     status = solve_model(model, solver, stopped=stopped)
@@ -237,54 +239,3 @@ def _op_classes(
             model.add(below + M * sum((cost[F][v] + cost[B][v] + cost[W][v]) * held for held, v in from_u) <= value)
             up_to_u = [(row[device], v) for v, row in enumerate(on) if v <= u]
             model.add(chain + M * sum((cost[B][v] + cost[W][v]) * held for held, v in up_to_u) <= value)
-
-
-# Memory is counted in this many parts of the largest limit, rounded so that the bound stays valid.
-MEMORY_PARTS = 4_000
-# Beyond so many runs, only every fourth gets its own waits.
-MANY_RUNS = 40
-
-
-def _in_flight(
-    problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.IntVar]], value: cp_model.IntVar, known: int
-) -> None:
-    """Bound the objective by memory over time: a device with a limit holds no more than it for as long as it can.
-
-    A run u holds its activation, for every microbatch, from the start of its F to the end of its B: at least through
-    the chain of everything above it and back. After that it holds its weight part during W. So
-
-        sum over its runs of M x (activation x round trip + weight part x W) <= (limit - static) x time,
-
-    where the time is from the first F that can start on the device to the last B, at most value - head - tail with
-    the forwards and backwards below the device's lowest run (and the first run's W); to the end where weight
-    parts are held. The static part is counted for the least such time, from the bound known already. For the
-    span, the time is the device's own window, at most the value.
-    """
-    if not problem.has_memory_limit:
-        return
-    spans = problem.objective == "span"
-    M, units, prefix = problem.n_microbatches, problem.units, problem.prefix_ticks
-    largest = max(cap for cap in problem.capacity if cap is not None)
-    part = max(1, largest // MEMORY_PARTS)
-    parts = [[amount // part for amount in problem.stage_memory(*unit)] for unit in units]
-    keeps_weight_parts = any(weight for _, _, weight in parts)
-    last_head = prefix[F][units[-1][0]]
-    last_tail = 0 if keeps_weight_parts else prefix[B][units[-1][0]] + prefix[W][units[0][1]]
-    least_time = 0 if spans else max(0, known - last_head - last_tail)
-    area = []
-    for (begin, end), (static, activation, weight) in zip(units, parts, strict=True):
-        trip = prefix[F][-1] - prefix[F][begin] + prefix[B][-1] - prefix[B][begin]
-        area.append(M * (activation * trip + weight * (prefix[W][end] - prefix[W][begin])) + static * least_time)
-    for device, cap in enumerate(problem.capacity):
-        if cap is None:
-            continue
-        # The device's lowest run is at or above u, or it holds a run below: then the waits below u do not count.
-        for u, (begin, _) in enumerate(units):
-            tail = 0 if keeps_weight_parts else prefix[B][begin] + prefix[W][units[0][1]]
-            wait = 0 if spans else prefix[F][begin] + tail
-            lower = [row[device] for row in on[:u]]
-            if u and (spans or wait == 0 or (len(units) > MANY_RUNS and u % 4)):
-                continue
-            rounded = -(-cap // part)
-            held = sum(amount * row[device] for amount, row in zip(area, on, strict=True))
-            model.add(held <= rounded * (value - wait)).only_enforce_if([~literal for literal in lower])
