@@ -18,7 +18,7 @@ from octocp.problem import B, F, Problem, W
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.anytime import Search
-from octocp.search.evaluator import NEVER, RULES
+from octocp.search.evaluator import IN_FLIGHT, NEVER, RULES
 from octocp.search.local import LocalSearch, State
 from octocp.search.moves import mutate
 from octocp.search.twin import dispatch
@@ -50,6 +50,8 @@ def random_state(local: LocalSearch, state: State, draw: random.Random) -> State
             for stage in range(state.stages):
                 # Few values, so that ties occur.
                 state.priority[kind, stage] = draw.choice([0.0, 1.0, 1.5, 2.0, 3.0])
+    if draw.random() < 0.5:
+        state.priority[IN_FLIGHT, : state.stages] = [draw.choice([0, 0, 1, 2, 3]) for _ in range(state.stages)]
     if draw.random() < 0.5:
         state.rules[:] = [
             draw.random() * 3,
@@ -147,7 +149,7 @@ def test_the_evaluator_equals_its_twin_on_larger_ones(seed: int, limited: bool) 
 def one_device(rules: list[float], backward: int = 2, **more) -> list[str]:
     """Dispatch two stages on two devices with B before F before W; return device 0's ops with their starts."""
     given = problem([(4, backward, 4), (3, 3, 1)], microbatches=2, **more)
-    priority = [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]]
+    priority = [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0], [0.0, 0.0]]
     schedule = dispatch(given, Layout((0, 1, 2), (0, 1)), priority, rules)
     assert schedule is not None
     return [f"{'FBW'[op.kind]}{op.microbatch} at {schedule.start[op]}" for op in schedule.orders()[0]]
@@ -180,22 +182,36 @@ def test_the_twin_holds_back_what_memory_cannot_take():
     """Two devices, one microbatch each at a time: F1 of stage 0 waits for B0."""
     kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 2, "weight_activation_gb": 1}}
     given = problem("aa", kinds, microbatches=2, memory=3)
-    schedule = dispatch(given, Layout((0, 1, 2), (0, 1)), [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]], [0.0] * RULES)
+    schedule = dispatch(
+        given, Layout((0, 1, 2), (0, 1)), [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0], [0.0, 0.0]], [0.0] * RULES
+    )
     assert schedule is not None
     assert int(schedule.start[F, 0, 1]) == 4  # B0 runs 3-4, and leaves 1 of its 2 until W0
     assert max(schedule.peak_memory()) == 3
 
 
+def test_the_twin_holds_back_a_stage_with_enough_in_flight():
+    """Without a limit, stage 0 runs its three F at once; with 2 in flight, F2 waits for the end of B0, at 4."""
+    given = problem([(1, 1, 1)] * 2, microbatches=3)
+    starts = []
+    for most in (0.0, 2.0):
+        priority = [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0], [most, 0.0]]
+        schedule = dispatch(given, Layout((0, 1, 2), (0, 1)), priority, [0.0] * RULES)
+        assert schedule is not None
+        starts.append([int(schedule.start[F, 0, m]) for m in range(3)])
+    assert starts == [[0, 1, 2], [0, 1, 4]]
+
+
 def test_the_twin_refuses_what_breaks_a_rule():
     given = problem([(1, 1, 1)] * 3, max_per_device=1)
     layout = Layout((0, 1, 2, 3), (0, 1, 1))
-    assert dispatch(given, layout, [[0.0] * 3] * 3, [0.0] * RULES) is None
+    assert dispatch(given, layout, [[0.0] * 3] * 4, [0.0] * RULES) is None
 
 
 def test_the_twin_refuses_what_cannot_hold_one_microbatch():
     kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 2, "static_gb": 2}}
     given = problem("aa", kinds, memory=3)
-    assert dispatch(given, Layout((0, 1, 2), (0, 1)), [[0.0] * 2] * 3, [0.0] * RULES) is None
+    assert dispatch(given, Layout((0, 1, 2), (0, 1)), [[0.0] * 2] * 4, [0.0] * RULES) is None
 
 
 # ---- what the search keeps ---------------------------------------------------------------------------

@@ -72,10 +72,10 @@ def warm_up(problem: Problem, model: cp_model.CpModel, on: list[list[cp_model.In
     """Bound the objective by what fits into memory before a device's first B.
 
     Until the first B on a device ends, nothing it holds is freed. (An F that takes no time may begin with the first B
-    and counts as holding nothing: all others hold theirs in the last moment before it.) Let n(u) be how many F of its run u have begun by
-    then: at least 1, because the forwards of that B's microbatch are through, and at most M. They fit: sum n(u) x
-    activation(u) <= limit - static. W follow B, so these F are all the device can have worked on. For any price
-    p >= 0 of memory that is at most
+    and counts as holding nothing: all others hold theirs in the last moment before it.) Let n(u) be how many F of its
+    run u have begun by then: at least 1, because the forwards of that B's microbatch are through, and at most M. They
+    fit: sum n(u) x activation(u) <= limit - static. W follow B, so these F are all the device can have worked on. For
+    any price p >= 0 of memory that is at most
 
         sum F(u) + p x (limit - static - sum activation(u)) + (M - 1) x sum max(0, F(u) - p x activation(u)).
 

@@ -1,7 +1,8 @@
 """The fast evaluator: one greedy list schedule, compiled, for the local search to score.
 
 Each device, whenever it is free, runs the ready op of the highest priority; microbatches run in order within
-each (stage, kind). Two `patience` settings let it wait for a better op that is known to arrive soon.
+each (stage, kind). Two `patience` settings let it wait for a better op that is known to arrive soon, and a stage may
+hold back its F while it has so many microbatches in flight.
 Memory is respected by admission: an F starts only if its activation fits, if what remains free still admits the
 device's oldest unfinished microbatch, and if the next one will find room once that is through. So the oldest
 microbatch of all can always go on, and no deadlock arises (docs/formulation.md). B and W need nothing more while
@@ -29,6 +30,9 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 # what each microbatch costs an F, and a B, in rank; what alternation of F and B earns.
 WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE = 0, 1, 2, 3, 4
 RULES = 5
+# The row of `priority` that says how many microbatches a stage may have in flight; 0 is as many as come.
+IN_FLIGHT = 3
+PRIORITY_ROWS = 4
 SCRATCH_ROWS = 17
 
 
@@ -63,7 +67,7 @@ def simulate(
     room : int array [device]
         Memory units left for activations.
     priority : float array [kind, stage]
-        Larger runs first.
+        Larger runs first; the row `IN_FLIGHT` limits the microbatches in flight.
     give_up : int
         Return `NEVER` as soon as it is clear that some op ends after it.
     start : int array [kind, stage, microbatch]
@@ -139,6 +143,8 @@ def simulate(
                 when = ready[kind, stage]
                 if when > now:
                     earliest = min(earliest, when)
+                elif kind == FORWARD and 0.0 < priority[IN_FLIGHT, stage] <= done[0, stage] - done[1, stage]:
+                    continue
                 else:
                     key = priority[kind, stage]
                     if kind == FORWARD:
@@ -185,7 +191,10 @@ def simulate(
                             and when < arrival
                             and priority[other_kind, other_stage] > priority[kind, stage]
                         ):
-                            if kind == FORWARD and other_kind == FORWARD:
+                            if other_kind == FORWARD and (
+                                kind == FORWARD
+                                or 0.0 < priority[IN_FLIGHT, other_stage] <= done[0, other_stage] - done[1, other_stage]
+                            ):
                                 continue
                             if (
                                 other_kind == FORWARD

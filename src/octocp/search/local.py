@@ -10,7 +10,7 @@ import numpy as np
 from octocp.heuristics.partition import balanced, uniform
 from octocp.problem import Problem, family_device
 from octocp.schedule import Layout, Schedule
-from octocp.search.evaluator import AGE_FORWARD, ALTERNATE, NEVER, RULES, Floats, Ints, new_scratch
+from octocp.search.evaluator import AGE_FORWARD, ALTERNATE, NEVER, PRIORITY_ROWS, RULES, Floats, Ints, new_scratch
 from octocp.search.moves import (
     CYCLIC,
     FIXED,
@@ -121,7 +121,7 @@ class LocalSearch:
         cuts[: stages + 1] = [self.unit_of[bound] for bound in layout.bounds]
         place = np.zeros(self.most + 1, dtype=np.int64)
         place[:stages] = layout.placement
-        priority = np.zeros((3, self.most + 1), dtype=np.float64)
+        priority = np.zeros((PRIORITY_ROWS, self.most + 1), dtype=np.float64)
         for stage in range(stages):
             lift = 0.5 * stage / stages
             priority[0, stage] = 2 - lift if alternate else 2 + lift
@@ -229,7 +229,7 @@ def thin_entry(problem: Problem, stages: int) -> tuple[int, ...]:
 
 def warm_up() -> None:
     """Load the compiled evaluator, or compile it (once per machine and version)."""
-    ints, floats = np.zeros(3, dtype=np.int64), np.zeros((3, 2), dtype=np.float64)
+    ints, floats = np.zeros(3, dtype=np.int64), np.zeros((PRIORITY_ROWS, 2), dtype=np.float64)
     table = np.zeros((6, 2), dtype=np.int64)
     shape = np.zeros(SHAPE, dtype=np.int64)
     shape[[S_UNITS, S_DEVICES, S_MICROBATCHES, S_KINDS, S_LEAST, S_MOST, S_HELD]] = (1, 1, 1, 2, 1, 1, 1)

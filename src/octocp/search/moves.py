@@ -11,7 +11,17 @@ from __future__ import annotations
 import numpy as np
 
 from octocp.search.compiled import compiled
-from octocp.search.evaluator import ALTERNATE, NEVER, SCRATCH_ROWS, Floats, Ints, latest_span, simulate
+from octocp.search.evaluator import (
+    ALTERNATE,
+    IN_FLIGHT,
+    NEVER,
+    PRIORITY_ROWS,
+    SCRATCH_ROWS,
+    Floats,
+    Ints,
+    latest_span,
+    simulate,
+)
 
 # Indices into `shape`: the constants of a problem.
 (
@@ -220,9 +230,9 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
             cuts[stage + 1] = middle
             for later in range(stages - 1, stage, -1):
                 place[later + 1] = place[later]
-                for kind in range(kinds):
+                for kind in range(PRIORITY_ROWS):
                     priority[kind, later + 1] = priority[kind, later]
-            for kind in range(kinds):
+            for kind in range(PRIORITY_ROWS):
                 priority[kind, stage + 1] = priority[kind, stage]
             place[stage + 1] = np.random.randint(0, devices)
             stages += 1
@@ -236,12 +246,22 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
                 cuts[cut] = cuts[cut + 1]
             for later in range(stage + 1, stages - 1):
                 place[later] = place[later + 1]
-                for kind in range(kinds):
+                for kind in range(PRIORITY_ROWS):
                     priority[kind, later] = priority[kind, later + 1]
             stages -= 1
         if shape[S_FAMILY] == CYCLIC or shape[S_FAMILY] == WAVE:
             for stage in range(stages):
                 place[stage] = family_device(shape[S_FAMILY], stage, devices)
+    elif move < 79 and shape[S_LIMITED]:  # change how many microbatches a stage may have in flight
+        stage = np.random.randint(0, stages)
+        most = priority[IN_FLIGHT, stage]
+        if most > 0.0 and np.random.random() < 0.3:
+            most = 0.0
+        elif most == 0.0 or np.random.random() < 0.3:
+            most = 1.0 + np.random.randint(0, shape[S_MICROBATCHES])
+        else:
+            most = max(1.0, most + (1.0 if np.random.random() < 0.5 else -1.0))
+        priority[IN_FLIGHT, stage] = most
     elif move < 92:  # change priorities
         kind, stage = np.random.randint(0, kinds), np.random.randint(0, stages)
         if np.random.random() < 0.4:
@@ -265,7 +285,6 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
 @compiled
 def copy_state(
     stages: int,
-    kinds: int,
     cuts: Ints,
     place: Ints,
     priority: Floats,
@@ -279,7 +298,7 @@ def copy_state(
     for stage in range(stages):
         to_cuts[stage] = cuts[stage]
         to_place[stage] = place[stage]
-        for kind in range(kinds):
+        for kind in range(PRIORITY_ROWS):
             to_priority[kind, stage] = priority[kind, stage]
     to_cuts[stages] = cuts[stages]
     for rule in range(rules.shape[0]):
@@ -334,7 +353,6 @@ def anneal(
     start = np.zeros((3, most, microbatches), dtype=np.int64)
     sequence = np.zeros(3 * most * microbatches, dtype=np.int64)
     scratch = np.zeros((SCRATCH_ROWS, max(most, devices + 1) + 1), dtype=np.int64)
-    kinds = shape[S_KINDS]
     new_cuts, new_place = np.zeros_like(cuts), np.zeros_like(place)
     new_priority, new_rules = np.zeros_like(priority), np.zeros_like(rules)
     value = score(
@@ -344,13 +362,13 @@ def anneal(
     if value < best:
         best, best_stages = value, stages
         copy_state(
-            stages, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
+            stages, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
         )  # fmt: skip
     spent = 0.0
     while spent < moves and best > target:
         temperature = hot * (cold / hot) ** (spent / moves)
         spent += CHEAP
-        copy_state(stages, kinds, cuts, place, priority, rules, new_cuts, new_place, new_priority, new_rules)
+        copy_state(stages, cuts, place, priority, rules, new_cuts, new_place, new_priority, new_rules)
         trial = stages
         for _ in range(1 if np.random.random() < 0.7 else 2):
             changed = mutate(shape, trial, new_cuts, new_place, new_priority, new_rules)
@@ -370,10 +388,10 @@ def anneal(
             spent += 1.0 - CHEAP
         if reached <= limit:
             value, stages = reached, trial
-            copy_state(trial, kinds, new_cuts, new_place, new_priority, new_rules, cuts, place, priority, rules)
+            copy_state(trial, new_cuts, new_place, new_priority, new_rules, cuts, place, priority, rules)
             if reached < best:
                 best, best_stages = reached, trial
                 copy_state(
-                    trial, kinds, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
+                    trial, cuts, place, priority, rules, best_cuts, best_place, best_priority, best_rules
                 )  # fmt: skip
     return value, stages, best, best_stages

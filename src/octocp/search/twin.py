@@ -22,14 +22,15 @@ class Dispatcher:
     Parameters
     ----------
     priority : sequence [kind][stage]
-        Larger runs first.
+        Larger runs first; then how many microbatches each stage may have in flight, 0 for as many as come.
     rules : sequence
         Patience of W for any op, patience of F for a B (both in shares of the op at hand), and what each
         microbatch already started takes off the priority of F and of B.
     """
 
     def __init__(self, problem: Problem, layout: Layout, priority: Sequence[Numbers], rules: Numbers) -> None:
-        self.problem, self.layout, self.priority = problem, layout, priority
+        self.problem, self.layout = problem, layout
+        self.priority, self.most_in_flight = priority[:3], priority[3]
         self.patience = {W: rules[0], F: rules[1]}
         self.ageing = {F: rules[2], B: rules[3], W: 0.0}
         self.alternation = rules[4]
@@ -96,14 +97,19 @@ class Dispatcher:
         return total
 
     def admits(self, op: Op) -> bool:
-        """Whether an op fits: only F takes memory.
+        """Whether an op fits: only F takes memory, and only F is held back while too many are in flight.
 
         It must leave what the device's oldest microbatch still needs; and an F of a later one than the next, room
         for the next once the oldest is through, beside the younger ones begun by then.
         """
+        if op.kind != F:
+            return True
+        in_flight = self.count(F, op.stage) - self.count(B, op.stage)
+        if 0 < self.most_in_flight[op.stage] <= in_flight:
+            return False
         device = self.layout.placement[op.stage]
         cap = self.problem.capacity[device]
-        if op.kind != F or cap is None:
+        if cap is None:
             return True
         stages = self.layout.stages_on(device)
         oldest = self.count(B, stages[0])
