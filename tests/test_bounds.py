@@ -280,6 +280,17 @@ def test_warm_up_bounds_by_what_fits_before_the_first_backward():
     assert assignment_bound(roomy, known=0, upper=None, seconds=10).value == 25
 
 
+def test_waits_of_arrivals_and_departures():
+    """F and B of 1, 6, 6, 1 on 2 devices, M = 4. Split evenly, each device has 56 of work.
+
+    With layers 0 and 2, a device has F for 4 ticks until layer 2 can be reached at 7, and the same at the end: 56 + 6.
+    With layers 2 and 3 it waits 7 at either end; any other split has 96 of work on one device.
+    """
+    given = problem([(1, 1), (6, 6), (6, 6), (1, 1)], split_backward=False, microbatches=4)
+    assert assignment_bound(given, known=0, upper=None, seconds=10, thorough=True).value == 62
+    assert run(build_joint(given), seconds=20, workers=1, seed=0).bound == 62
+
+
 # ---- energy --------------------------------------------------------------------------------------
 
 
@@ -344,7 +355,9 @@ def test_no_bound_exceeds_the_optimum_of_the_bare_model(seed):
     assert best_bound(given).value <= outcome.bound
     assert energy(given, outcome.bound).value <= outcome.bound
     for known in (0, best_bound(given).value, outcome.bound):
-        assert assignment_bound(given, known=known, upper=outcome.bound, seconds=10).value <= outcome.bound
+        for upper in (None, outcome.bound):
+            found = assignment_bound(given, known=known, upper=upper, seconds=10, thorough=True)
+            assert found.value <= outcome.bound
 
 
 # ---- all together --------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from ortools.sat.python import cp_model
 
 from octocp.bounds.base import Bound
-from octocp.cpsat.assignment_memory import memory_over_time, warm_up
+from octocp.cpsat.assignment_memory import memory_over_time
+from octocp.cpsat.assignment_waits import waits
 from octocp.cpsat.run import new_solver, solve_model, whole_bound
 from octocp.problem import B, F, Problem, W
 
@@ -28,6 +29,7 @@ def assignment_bound(
     workers: int = 1,
     seed: int = 0,
     stopped: Callable[[], bool] = lambda: False,
+    thorough: bool = False,
 ) -> Bound:
     """Bound the objective by the best assignment of runs of layers to devices.
 
@@ -37,6 +39,8 @@ def assignment_bound(
         A proven bound, ticks.
     upper : int or None
         Value of a known plan, ticks.
+    thorough : bool
+        Whether the larger models may take all the time that the simple one leaves.
 
     Returns
     -------
@@ -50,18 +54,17 @@ def assignment_bound(
         return nothing
     began = time.monotonic()
     best, closed = 0, True
-    # The op classes seldom add to the bound and always to the model: only once the rest is closed.
-    for classes in (False, True):
+    for level in range(LEVELS):
         left = seconds - (time.monotonic() - began)
-        if not closed or left <= 0 or (classes and left < LEAST_SHARE_FOR_CLASSES * seconds):
+        if not closed or left <= 0 or (level and left < LEAST_SHARE_OF_LEVEL * seconds):
             break
         at_least = max(known, best)
         if upper is not None and at_least >= upper:
             break
-        if classes:
-            left = min(left, max(LEAST_SECONDS_FOR_CLASSES, time.monotonic() - began))
+        if level and not thorough:
+            left = min(left, max(LEAST_SECONDS_OF_LEVEL, time.monotonic() - began))
         found, closed = _solve(
-            problem, at_least, upper, classes=classes, seconds=left, workers=workers, seed=seed, stopped=stopped
+            problem, at_least, upper, level=level, seconds=left, workers=workers, seed=seed, stopped=stopped
         )
         best = max(best, found)
     if not best:
@@ -69,9 +72,12 @@ def assignment_bound(
     return Bound("balanced load", best, "best assignment of layers to devices, with heads and tails")
 
 
-# The op classes get as long as the rest took, at least so many seconds, if at least this share of the time is left.
-LEAST_SECONDS_FOR_CLASSES = 0.5
-LEAST_SHARE_FOR_CLASSES = 0.3
+# The model grows by level, each only once the one before is closed: loads; all waits; op classes.
+LEVELS = 3
+WAITS, CLASSES = 1, 2
+# A level gets as long as those before took, at least so many seconds, if at least this share of the time is left.
+LEAST_SECONDS_OF_LEVEL = 0.5
+LEAST_SHARE_OF_LEVEL = 0.3
 
 
 def _solve(
@@ -79,7 +85,7 @@ def _solve(
     known: int,
     upper: int | None,
     *,
-    classes: bool,
+    level: int,
     seconds: float,
     workers: int,
     seed: int,
@@ -96,10 +102,10 @@ def _solve(
     if activation_is_held(problem):
         memory(problem, model, on)
     _loads(problem, model, on, value)
-    if classes:
+    if level >= CLASSES:
         _op_classes(problem, model, on, value)
     memory_over_time(problem, model, on, value, known=low)
-    warm_up(problem, model, on, value)
+    waits(problem, model, on, value, all_of_them=level >= WAITS)
     model.minimize(value)
     solver = new_solver(seconds=seconds, workers=workers, seed=seed)
     status = solve_model(model, solver, stopped=stopped)

@@ -43,6 +43,9 @@ SMALL_SECONDS = 1.0
 COMPILED_SOON = 1.5
 LEAST_SEARCH_SECONDS = 0.5
 BALANCE_SHARE = 0.06
+# It gets more, once, where the first search has left a gap; on small models, where a proof is near, the most.
+MORE_BALANCE_SHARE = 0.08
+SMALL_BALANCE_SHARE = 0.25
 FIRST_SEARCH_SHARE = 0.04
 FIRST_SEARCH_SECONDS = 3.0
 LEAST_SLICE_SECONDS = 0.01
@@ -153,7 +156,8 @@ class _Strategy:
         if progress.schedule is None:
             self._first_plan()
         self._tuner()
-        self._balance()
+        self._balance(BALANCE_SHARE)
+        more_balance = True
         size = self._size(self.problem.max_stages)
         if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)) and size <= MEDIUM_JOINT:
             # First run on this machine: the joint model works while the evaluator compiles. A large one would only
@@ -175,6 +179,9 @@ class _Strategy:
         while searching and not progress.done:
             began, before = progress.seconds, progress.value
             self._search(SEARCH_SHARE)
+            if more_balance:
+                self._balance(SMALL_BALANCE_SHARE if size <= MEDIUM_JOINT else MORE_BALANCE_SHARE, thorough=True)
+                more_balance = False
             # Under a memory limit the order matters more, and a second look may find more.
             if progress.value == before and (progress.value != self._visited or self.problem.has_memory_limit):
                 self._visited = progress.value
@@ -214,7 +221,7 @@ class _Strategy:
             if packing.status == "fits" and packing.layout is not None:
                 progress.offer(SERIAL.run(problem, packing.layout), "serial")
 
-    def _balance(self) -> None:
+    def _balance(self, share: float, *, thorough: bool = False) -> None:
         """Prove the bound of the best assignment of layers to devices."""
         progress = self.progress
         if progress.done or "balance" not in self.phases:
@@ -224,10 +231,11 @@ class _Strategy:
             self.problem,
             known=progress.bound.value,
             upper=progress.value,
-            seconds=min(BALANCE_SHARE * progress.limit, progress.left),
+            seconds=min(share * progress.limit, progress.left),
             workers=self.workers,
             seed=self.seed,
             stopped=progress.stop.is_set,
+            thorough=thorough,
         )
         progress.prove(bound)
 
