@@ -1,6 +1,7 @@
-# Sourced by the other scripts: makes .venv and installs OctoCP with an extra in it, unless that is done.
+# Sourced by the other scripts: makes .venv and installs OctoCP with extras in it, unless that is done.
 #
-#   ensure_venv EXTRA
+#   make_venv             .venv alone
+#   ensure_venv EXTRAS    with OctoCP; EXTRAS as pip takes them, e.g. dev,data
 #
 # Needs Python 3.11 or newer with venv; PYTHON names another interpreter than the first one that fits.
 
@@ -16,17 +17,22 @@ pick_python() {
   return 1
 }
 
-ensure_venv() {
-  local extra=$1 stamp=.venv/.octocp-$1 python
+make_venv() {
+  local python
   if [[ ! -x .venv/bin/python ]]; then
     python=$(pick_python)
     echo "Making .venv with $("$python" --version) ..." >&2
     "$python" -m venv .venv
   fi
+}
+
+ensure_venv() {
+  local extras=$1 stamp=.venv/.octocp-$1
+  make_venv
   # Installed again whenever the list of what to install has changed.
   if [[ ! -e $stamp || pyproject.toml -nt $stamp ]]; then
     echo "Installing OctoCP in .venv ..." >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$extra]"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
     touch "$stamp"
   fi
 }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def broken_plan(plan_file: Path) -> Path:
 def process(*arguments: str, **changes: Any) -> subprocess.Popen[str]:
     # SIGINT is ignored in what a shell started in the background, pytest perhaps; here it must count.
     code = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);from octocp.cli.main import run; run()"
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);from octocp.__main__ import run; run()"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -194,6 +195,39 @@ def test_full_disk(plan_file: Path) -> None:
     assert ran.returncode == 2
     assert ran.stderr.splitlines() == ["octocp: standard output: cannot be written: No space left on device"]
     assert "No space left" in refused("export", plan_file, "-o", "/dev/full")
+
+
+def without_stdout(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line with stdout closed, as `>&-` has it."""
+    script = 'exec "$0" -m octocp "$@" >&-'
+    words = ["sh", "-c", script, sys.executable, *map(str, arguments)]
+    return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def test_closed_stdout(plan_file: Path) -> None:
+    """A result that has nowhere to go is a failure, and `solve` says so before it begins."""
+    for arguments in (
+        ("solve", TINY, "-o", "-"),
+        ("solve", TINY, "--json"),
+        ("export", plan_file, "-o", "-"),
+        ("show", plan_file),
+        ("dataset", "sample", "groundtruth"),
+    ):
+        ran = without_stdout(*arguments)
+        assert ran.returncode == 2, ran
+        assert ran.stderr == "octocp: standard output: cannot be written: it is closed\n"
+    ran = without_stdout("compare", TINY, "--no-solver", "--plot", "a.svg")
+    assert ran.returncode == 2, ran
+    assert Path("a.svg").is_file()
+    # The plan is in its file, and the verdict is the exit code.
+    assert without_stdout("solve", TINY, "-t", 30, "-w", 1, "-q").returncode == 0
+    assert octocp("check", f"{TINY}.plan.json").code == 0
+    ran = without_stdout("check", plan_file)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_closed_stdout_and_violations(broken_plan: Path) -> None:
+    assert without_stdout("check", broken_plan).returncode == 1
 
 
 def test_ascii_terminal(plan_file: Path) -> None:
@@ -420,6 +454,28 @@ def test_interrupted_solve_keeps_the_best_plan(number: signal.Signals) -> None:
     assert "Traceback" not in err
     assert json.loads(out)["interrupted"] is True
     assert octocp("check", "p.json").code == 0
+
+
+@pytest.mark.parametrize("module", ["typer", "octocp.cli.main", "octocp.cli.solve", "octocp.errors"])
+def test_interrupted_while_it_is_imported(module: str) -> None:
+    code = f"""
+import runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("octocp", run_name="__main__")
+"""
+    ran = subprocess.run([sys.executable, "-c", code, "solve", TINY], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "octocp: interrupted\n")
+
+
+def test_the_console_script_is_what_stands_interruptions() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"octocp": "octocp.__main__:run"}
 
 
 def test_interrupted_before_there_is_anything_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:

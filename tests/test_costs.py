@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octocp.costs import FINE_UNIT_GB, LEAST_UNITS, build_problem
+from octocp.costs import FINE_UNIT_GB, LEAST_UNITS, _least_from, build_problem
 from octocp.errors import InfeasibleError, InputError, UnsupportedError
 from octocp.problem import B, F, Problem, W
 from octocp.schema import Instance
@@ -404,11 +405,51 @@ def test_too_many_ticks():
     assert caught.value.place == "tick_us"
 
 
-def test_too_many_digits_of_overhead():
-    """Scaled by the denominator, the step's ticks would leave 64 bits."""
+def test_too_many_digits_of_both_length_and_overhead():
+    """Scaled by the denominators, the step's ticks would leave 64 bits."""
     with pytest.raises(InputError, match="too many digits") as caught:
-        problem([(3.6e6, 1, 1)] * 2, op_overhead_us=0.00123456789)
-    assert caught.value.place == "training.op_overhead_us"
+        problem([(3.6e6, 1, 1)] * 2, microbatches=[0.3333333333333333] * 2, op_overhead_us=0.00123456789)
+    assert caught.value.place == "microbatches"
+    assert "length over speed is 3333333333333333/10000000000000000 and" in str(caught.value)
+
+
+def test_digits_that_change_no_op_are_left_out():
+    third = problem([(30, 60, 70), (40, 50, 80)], microbatches=[0.3333333333333333] * 2)
+    assert third.scale[0][0] == Fraction(1, 3)
+    assert third.duration(F, 0, 1) == 10
+    # As it is written, two thirds are a little more, and 20 ticks with it.
+    more = problem([(30, 60, 70), (40, 50, 80)], microbatches=[0.6666666666666667] * 2)
+    assert more.duration(F, 0, 1) == 21
+    overhead = problem([(3.6e6, 1, 1)] * 2, op_overhead_us=0.00123456789)
+    assert overhead.overhead == 1
+    # Numbers of few digits stay as they are.
+    assert problem([(3, 6, 7)] * 2, microbatches=[0.125] * 2).scale[0][0] == Fraction(1, 8)
+
+
+@given(
+    st.one_of(st.floats(1e-3, 1e3), st.sampled_from([1 / 3, 2 / 3, 1 / 7, 0.1 + 0.2, 5 / 6, 1e-3, 1 / 1.1])),
+    st.lists(st.tuples(*[st.integers(0, 10**5)] * 3), min_size=2, max_size=5),
+    st.sampled_from([0, 1000, 2500, 333.3333333333333, 0.001]),
+)
+@settings(max_examples=200, deadline=None)
+def test_lengths_of_any_digits_are_exact(length: float, layers: list[tuple[int, int, int]], overhead_us: float):
+    try:
+        given_ = problem(layers, microbatches=[length] * 2, op_overhead_us=overhead_us)
+    except InputError:
+        assert overhead_us not in (0, 1000)  # whole ticks are never too much
+        return
+    scale, overhead = Fraction(repr(length)), Fraction(repr(overhead_us)) / 1000
+    for kind in (F, B, W):
+        for begin in range(len(layers)):
+            for end in range(begin + 1, len(layers) + 1):
+                work = sum(layer[kind] for layer in layers[begin:end])
+                assert given_.duration(kind, begin, end) == ceil(work * scale + overhead)
+
+
+@given(st.fractions(0, 3, max_denominator=200), st.integers(1, 40))
+def test_the_least_fraction_from_a_number_up(value: Fraction, most: int):
+    expected = min(Fraction(ceil(value * d), d) for d in range(1, most + 1))
+    assert _least_from(value, most) == expected
 
 
 def test_sizes_too_far_apart():

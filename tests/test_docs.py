@@ -107,6 +107,10 @@ def test_json_documents_have_the_keys_that_are_listed(tmp_path: Path, monkeypatc
             assert set(row) == _documented(f"`{command}`")
     for command in ("models", "instances"):
         assert set(printed(command)[0]) == _documented(f"`{command}`")
+    counted = printed("dataset", "stats", "groundtruth")
+    assert set(counted) == _documented("`dataset stats`")
+    assert set(counted["families"]["all"]) == _documented("`dataset stats`, each of `families`")
+    assert set(counted["distances"][0]) == _documented("`dataset stats`, each of `distances`")
 
 
 # ---- python.md -------------------------------------------------------------------------------

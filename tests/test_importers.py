@@ -209,6 +209,8 @@ def test_arguments_are_read_from_a_command_line() -> None:
     assert parse_arguments("[['embedding'], ['decoder', ' Loss ']]").stages == ("E", "tL")
     assert "is no number" in complaint(parse_arguments, "--pipeline-model-parallel-size x --hybrid-layer-pattern M|M")
     assert "has no --pipeline-model-parallel-layout" in complaint(parse_arguments, "--pipeline-model-parallel-size 4")
+    for bare in ("--hybrid-layer-pattern", "--hybrid-layer-pattern=", "--pipeline-model-parallel-layout \n"):
+        assert bare.rstrip(" =\n") + ": has no value" in complaint(parse_arguments, bare)
 
 
 def test_hybrid_patterns() -> None:
@@ -217,6 +219,8 @@ def test_hybrid_patterns() -> None:
     assert "character 3: 'x' is no layer" in complaint(parse_hybrid, "M-x|M")
     assert "character 5: differs from the first depth" in complaint(parse_hybrid, "M/M/-")
     assert "character 4: ' ' is no layer" in complaint(parse_hybrid, "M|- M")
+    for nothing in ('--hybrid-layer-pattern ""', "--hybrid-layer-pattern |", "--hybrid-layer-pattern /M"):
+        assert "the pattern has no layer" in complaint(check_layout, parse_arguments(nothing), 1)
 
     instance = hybrid("EM-M*-#L", 2)
     problem = build_problem(instance)

@@ -135,6 +135,49 @@ def test_notes_for_pytorch() -> None:
     assert torch_csv.notes(toy_plan(training__split_backward=False)) == []
 
 
+def test_stage_0_has_a_note_where_its_backward_is_apart() -> None:
+    def said(**partition: Any) -> list[str]:
+        return [line for line in torch_csv.notes(toy_plan(**partition)) if "stage 0" in line]
+
+    assert said()[0].startswith("stage 0 runs 2 whole backwards where the plan has W, because PyTorch's I does nothing")
+    # The first layer alone has no B to speak of.
+    alone = toy_plan(partition=(1, 5))
+    first = [op for op in alone.ops if op.stage == 0]
+    assert {op.end - op.start for op in first if op.kind == "B"} == {0}
+    assert any(
+        b.end != w.start
+        for b in first
+        for w in first
+        if (b.kind, w.kind) == ("B", "W") and b.microbatch == w.microbatch
+    )
+    assert said(partition=(1, 5)) == []
+
+
+def test_pytorchs_memory_comes_with_the_sizes_to_plan_with() -> None:
+    def memory(plan: Plan) -> list[str]:
+        return [line for line in torch_csv.notes(plan) if "activation" in line]
+
+    why = "PyTorch frees a stage's activations at W, the plan frees them at B"
+    tight, free = toy_plan(cluster__memory_gb=10.5), toy_plan()
+    *devices, hint = memory(tight)
+    assert devices
+    assert all(line.endswith(f" GB of 10.5 GB: {why}") for line in devices)
+    sizes = "weight_activation_gb to activation_gb in the model (0.5 for A, 0.75 for B, 1 for L)"
+    assert hint == f"to plan with PyTorch's memory, set {sizes} and solve again"
+    # Without a limit, the device that differs most.
+    assert len(memory(free)) == 2
+    assert f"GB more than planned: {why}" in memory(free)[0]
+    # With room enough, nothing is lost.
+    assert memory(toy_plan(cluster__memory_gb=100)) == []
+    # What the hint says is all there is to do.
+    kinds = {
+        key: kind.model_copy(update={"weight_activation_gb": kind.activation_gb})
+        for key, kind in free.instance.model.kinds.items()
+    }
+    model = free.instance.model.model_copy(update={"kinds": kinds})
+    assert memory(toy_plan(free.instance.model_copy(update={"model": model}))) == []
+
+
 GOOD = "0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1I1,1W0,1W1\n"
 COMMS = (
     "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
@@ -637,6 +680,11 @@ def test_check_runtime_tells_every_cell(tmp_path: Path, monkeypatch: pytest.Monk
     Path("layout.txt").write_text("Et|t L\n")
     ran = octocp("check", "--runtime", "layout.txt")
     assert (ran.code, ran.out) == (1, "layout.txt: character 5: ' ' is a blank; a layout has none\n")
+    Path("empty.txt").write_text('--hybrid-layer-pattern ""\n')
+    ran = octocp("check", "--runtime", "empty.txt")
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.startswith("empty.txt: the pattern has no layer (a letter for each layer: M (mamba), ")
+    assert len(ran.out.splitlines()) == 1
     write_plan(toy_plan(), "toy.plan.json")
     assert octocp("check", "toy.plan.json", "--runtime", "bad.csv").code == 1
     assert "without --runtime" in refused("check", "--runtime", "toy.plan.json")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
-from math import gcd, lcm
+from math import ceil, gcd, lcm
 
 from octocp.errors import InfeasibleError, InputError, UnsupportedError
 from octocp.problem import Family, Problem
@@ -95,6 +96,7 @@ def build_problem(instance: Instance) -> Problem:
         device_class=_device_classes(devices, capacity, link_class),
         device_names=tuple(str(device.name) for device in devices),
     )
+    problem = _with_few_digits(problem)
     _refuse_oversize(problem, instance)
     return problem
 
@@ -121,6 +123,56 @@ def _refuse_unsupported(instance: Instance) -> None:
         raise UnsupportedError("devices of unequal speed", place="cluster.devices", right="equal speeds")
 
 
+def _with_few_digits(problem: Problem) -> Problem:
+    """Return the problem with a scale and an overhead of fewer digits, where those it has would leave 64 bits.
+
+    Every op takes the same ticks as before, whatever the cuts: a third written as 0.3333333333333333 loses nothing.
+    """
+    scale, overhead = problem.scale[0][0], problem.overhead
+    if _fits_64_bits(problem):
+        return problem
+    most = max(1, *map(sum, problem.layer_ticks))
+    slopes = {scale, _least_from(scale * overhead.denominator, most) / overhead.denominator}
+    # A sum of layers, scaled by n/d, is a multiple of 1/d, so rounding the overhead up to one changes no op.
+    pairs = [
+        (slope, rest)
+        for slope in slopes
+        for rest in (overhead, Fraction(ceil(overhead * slope.denominator), slope.denominator))
+    ]
+    slope, rest = min(pairs, key=lambda pair: pair[0].denominator * pair[1].denominator)
+    rows = ((slope,) * problem.n_microbatches,) * problem.n_devices
+    changed = replace(problem, scale=rows, overhead=rest)
+    return changed if _fits_64_bits(changed) else problem
+
+
+def _least_from(value: Fraction, most: int) -> Fraction:
+    """Return the least fraction from `value` up with a denominator of at most `most`.
+
+    Whole multiples of it, up to `most` times, round up to the same numbers as those of `value`. For that fraction is
+    at most ceil(x value) / x for each such x, so x times it is from x value to ceil(x value).
+    """
+    if value.denominator <= most:
+        return value
+    # The convergents of the continued fraction, then the last step towards the next one that is small enough:
+    # neighbours among the fractions with such denominators, one on each side.
+    before, last = (0, 1), (1, 0)
+    rest = value
+    while True:
+        whole = rest.numerator // rest.denominator
+        if before[1] + whole * last[1] > most:
+            break
+        before, last = last, (before[0] + whole * last[0], before[1] + whole * last[1])
+        rest = 1 / (rest - whole)
+    steps = (most - before[1]) // last[1]
+    return max(Fraction(*last), Fraction(before[0] + steps * last[0], before[1] + steps * last[1]))
+
+
+def _fits_64_bits(problem: Problem) -> bool:
+    """Tell whether rounding up after scaling can be done in whole numbers: ticks x the denominators."""
+    common = problem.scale[0][0].denominator * problem.overhead.denominator
+    return problem.serial_ticks * common <= MAX_TICKS_TIMES_OPS
+
+
 def _refuse_oversize(problem: Problem, instance: Instance) -> None:
     ops = problem.min_stages * problem.n_microbatches * len(problem.kinds)
     if ops > MAX_OPS:
@@ -137,9 +189,7 @@ def _refuse_oversize(problem: Problem, instance: Instance) -> None:
             place="tick_us",
             right=f"a coarser grid than {instance.tick_us:g} us",
         )
-    # Rounding up after scaling is exact in whole numbers: ticks x this.
-    common = problem.scale[0][0].denominator * problem.overhead.denominator
-    if problem.serial_ticks * common > MAX_TICKS_TIMES_OPS:
+    if not _fits_64_bits(problem):
         raise InputError(
             f"relative length over speed is {problem.scale[0][0]} and the overhead {problem.overhead} ticks: "
             "too many digits",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octocp.cli.output import complain, note, write
+from octocp.cli.output import complain, note, tell
 from octocp.errors import InputError
 
 EXIT_VIOLATIONS = 1
@@ -50,10 +50,10 @@ def _check_plan(path: Path) -> int:
         return error.exit_code
     violations = check_plan(plan)
     if violations:
-        write("".join(f"{path}: {violation}\n" for violation in violations))
+        tell("".join(f"{path}: {violation}\n" for violation in violations))
         return EXIT_VIOLATIONS
     ms = plan.value * plan.tick_us / 1000
-    write(
+    tell(
         f"{path}: OK, {plan.objective} {plan.value} ticks ({ms:.6g} ms), lower bound {plan.lower_bound}, "
         f"gap {100 * plan.gap:.2f} %\n"
     )
@@ -72,7 +72,7 @@ def _check_runtime(path: Path) -> int:
     for line in report.remarks:
         note(f"{path}: note: {line}")
     if report.violations:
-        write("".join(f"{path}: {violation}\n" for violation in report.violations))
+        tell("".join(f"{path}: {violation}\n" for violation in report.violations))
         return EXIT_VIOLATIONS
-    write(f"{path}: OK, {report.summary}\n")
+    tell(f"{path}: OK, {report.summary}\n")
     return 0

@@ -127,10 +127,13 @@ def compare(
         interruption.settle()
         if interruption.happened:
             _tell_interrupted(done, len(loaded), many)
-        _write(done, many=many, as_json=as_json, as_csv=as_csv, solver=not no_solver, only=bool(wanted))
-        _save(done[0], saved)
-        if plot is not None:
-            _draw(done, plot, drawn, many=many)
+        try:
+            _write(done, many=many, as_json=as_json, as_csv=as_csv, solver=not no_solver, only=bool(wanted))
+        finally:
+            # That nobody reads the table is no reason to lose the files.
+            _save(done[0], saved)
+            if plot is not None:
+                _draw(done, plot, drawn, many=many)
 
 
 def _names(text: str | None, option: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octocp.cli.options import MAX_SEED, Json
-from octocp.cli.output import complain, ensure_writable, note, write, write_json
+from octocp.cli.output import complain, ensure_writable, note, tell, write, write_json
 from octocp.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def build(
     if quiet:
         return
     checked = f", {built.confirmed:,} of these proofs repeated" if built.confirmed or double_check else ""
-    write(f"{built.rows:,} rows, {built.proven:,} with a proof{checked}; {built.fresh:,} tasks done by this command.\n")
-    write(f"Written to {output}. To look at it: octocp dataset stats {output}\n")
+    tell(f"{built.rows:,} rows, {built.proven:,} with a proof{checked}; {built.fresh:,} tasks done by this command.\n")
+    tell(f"Written to {output}. To look at it: octocp dataset stats {output}\n")
 
 
 def _watch() -> Watch:
@@ -161,12 +161,12 @@ def check(source: SourceArgument) -> None:
     count = 0
     for text in violations(source):
         count += 1
-        write(text + "\n")
+        tell(text + "\n")
     rows = sum(1 for _ in read_rows(source))
     if count:
         complain(f"{source}: {count} violations in {rows:,} rows")
         raise typer.Exit(1)
-    write(f"Valid: {rows:,} rows.\n")
+    tell(f"Valid: {rows:,} rows.\n")
 
 
 @app.command("stats")
@@ -264,7 +264,7 @@ def merge(
     rows, dropped, notes = merge_sets(sources, output)
     for text in notes:
         note(text)
-    write(f"{rows:,} rows written to {output}; {dropped:,} were of problems that it has already.\n")
+    tell(f"{rows:,} rows written to {output}; {dropped:,} were of problems that it has already.\n")
 
 
 @app.command("sample")

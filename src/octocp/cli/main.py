@@ -85,7 +85,7 @@ app.add_typer(dataset.app, name="dataset")
 
 
 def run() -> None:
-    """Run the command line on ``sys.argv`` and exit: the console script."""
+    """Run the command line on ``sys.argv`` and exit: the console script, once all of this is imported."""
     sys.exit(main())
 
 

@@ -36,9 +36,8 @@ def write(content: str | bytes) -> None:
     InputError
         stdout cannot be written to, e.g. a full disk.
     """
+    ensure_stdout()
     out = sys.stdout
-    if out is None:  # started with stdout closed
-        return
     try:
         if isinstance(content, bytes):
             out.flush()
@@ -53,6 +52,30 @@ def write(content: str | bytes) -> None:
     except OSError as error:
         _discard_stdout()
         raise InputError(f"cannot be written: {error.strerror}", file="standard output") from None
+
+
+def ensure_stdout() -> None:
+    """Find out before any long work that there is no stdout for its result.
+
+    Raises
+    ------
+    InputError
+        The command was started with stdout closed.
+    """
+    if sys.stdout is None:
+        raise InputError("cannot be written: it is closed", file="standard output")
+
+
+def tell(text: str) -> None:
+    """Write to stdout what files or the exit code say as well, so that nothing is lost where stdout is closed.
+
+    Raises
+    ------
+    PipeClosedError, InputError
+        As `write`.
+    """
+    if sys.stdout is not None:
+        write(text)
 
 
 def _discard_stdout() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from octocp.cli.inputs import headline, load, naming
 from octocp.cli.options import DEFAULT_TIME_LIMIT, Gap, InstanceArgument, Json, Seed, TimeLimit, Workers
-from octocp.cli.output import ensure_writable, note, program, write, write_json
+from octocp.cli.output import ensure_stdout, ensure_writable, note, program, tell, write, write_json
 
 if TYPE_CHECKING:
     from octocp.api import SolveResult
@@ -43,6 +43,8 @@ def solve(
     to_stdout = str(output) == "-"
     if to_stdout and as_json:
         raise typer.BadParameter("--json and -o - both write to stdout; leave one out")
+    if to_stdout or as_json:
+        ensure_stdout()
     problem, source = load(instance)
     path = output or Path(f"{source.stem}.plan.json")
     if not to_stdout:
@@ -69,7 +71,7 @@ def solve(
         write_json(_data(result, path, interruption.happened))
     if quiet:
         return
-    told = note if to_stdout or as_json else lambda line: write(line + "\n")
+    told = note if to_stdout or as_json else lambda line: tell(line + "\n")
     if interruption.happened:
         told("Interrupted: the best plan found so far is kept.")
     told(result.sentence())

@@ -29,6 +29,7 @@ _GROUP = re.compile(r"\(([^)]+)\)\*([0-9]+)")
 _REPEAT = re.compile(r"(.)\*([0-9]+)")
 # A name begins with a small letter, so that the -- of a hybrid pattern is none.
 _FLAG = re.compile(r"""(?<!\S)--(?P<name>[a-z][\w-]*)(?:[ \t]+|=)(?:"([^"\n]*)"|'([^'\n]*)'|(\S+))""")
+_BARE_FLAG = re.compile(r"(?<!\S)--(pipeline-model-parallel-layout|hybrid-layer-pattern)(?![\w-])")
 
 Stages = tuple[str, ...]
 """The symbols of each stage, empty for an empty one."""
@@ -77,6 +78,8 @@ def parse_arguments(text: str) -> Arguments:
         group = _number(flags, name) or group
     layout, hybrid = flags.get("pipeline-model-parallel-layout"), flags.get("hybrid-layer-pattern")
     if layout is None and hybrid is None:
+        if bare := _BARE_FLAG.search(kept):
+            raise InputError("has no value", place=f"--{bare[1]}", right="the symbols of all stages behind it")
         if flags:
             raise InputError("has no --pipeline-model-parallel-layout and no --hybrid-layer-pattern")
         whole = whole[1:-1] if len(whole) > 1 and whole[0] == whole[-1] and whole[0] in "\"'" else whole
@@ -263,7 +266,11 @@ def check_layout(arguments: Arguments, ranks: int) -> None:
         raise InputError(
             f"has {len(stages)} stages on {ranks} ranks", right="a multiple of the ranks; empty stages count"
         )
-    if not arguments.hybrid:
+    if arguments.hybrid:
+        if not any(stages):
+            letters = ", ".join(f"{letter} ({name})" for letter, name in HYBRID.items())
+            raise InputError("the pattern has no layer", right=f"a letter for each layer: {letters}")
+    else:
         flat = [
             (letter, place)
             for stage, row in zip(stages, places, strict=True)

@@ -90,11 +90,11 @@ def _whole(plan: Plan, orders: Sequence[Sequence[PlanOp]]) -> frozenset[tuple[in
 
 
 def first_stage_apart(line: Timeline) -> list[PlanOp]:
-    """Return the B ops of stage 0 whose W does not come right after them."""
+    """Return the B ops of stage 0 whose W does not come right after them; one that takes no time may move freely."""
     found = []
     for order in line.orders:
         for position, op in enumerate(order):
-            if op.kind == "B" and op.stage == 0 and line.split:
+            if op.kind == "B" and op.stage == 0 and line.split and op.end > op.start:
                 following = order[position + 1 : position + 2]
                 if [(next_.kind, next_.stage, next_.microbatch) for next_ in following] != [("W", 0, op.microbatch)]:
                     found.append(op)

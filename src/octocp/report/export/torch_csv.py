@@ -17,10 +17,13 @@ from octocp.report.export.timeline import (
     sort_key,
     timeline,
 )
-from octocp.report.units import counted, device_names
+from octocp.report.units import counted, device_names, printable
 from octocp.runtimes.torch_csv import Action, write
 from octocp.runtimes.torch_rules import two_way
 from octocp.schema import Plan
+
+# A hint that names more is not read.
+MOST_KINDS = 4
 
 Timed = tuple[tuple[int, int, int], tuple[int, int, int], int, Action]
 """Start and end as keys of one order of everything, device, action."""
@@ -139,23 +142,44 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    """Say where memory runs out because PyTorch's I frees no activation."""
+    """Say which devices hold more because PyTorch's I frees no activation, and which sizes make a plan expect it."""
     instance = plan.instance
-    if not instance.training.split_backward:
+    model = instance.model.flattened(instance.profile)
+    kinds = {key: model.kinds[key] for key in dict.fromkeys(model.layer_kinds())}
+    late = {key: kind for key, kind in kinds.items() if kind.weight_activation_gb < kind.activation_gb}
+    if not instance.training.split_backward or not late:
         return []
-    kinds = {
-        key: kind.model_copy(update={"weight_activation_gb": max(kind.activation_gb, kind.weight_activation_gb)})
-        for key, kind in instance.model.kinds.items()
-    }
-    model = instance.model.model_copy(update={"kinds": kinds})
-    held = plan.model_copy(update={"instance": instance.model_copy(update={"model": model})})
-    said = []
-    for device, steps in enumerate(memory_timeline(held)):
-        limit = instance.cluster.device_list()[device].memory_gb
-        peak = max((float(use) for _, use in steps), default=0.0)
-        if limit is not None and peak > limit:
-            said.append(
-                f"{device_names(plan)[device]} needs up to {peak:.6g} GB of {limit:.6g} GB: "
-                "PyTorch frees a stage's activations at W, the plan frees them at B"
-            )
+    sizes = {key: kind.model_copy(update={"weight_activation_gb": kind.activation_gb}) for key, kind in late.items()}
+    model = model.model_copy(update={"kinds": {**model.kinds, **sizes}})
+    changed = instance.model_copy(update={"model": model, "profile": None})
+    there = _peaks(plan.model_copy(update={"instance": changed}))
+    limits = [device.memory_gb for device in instance.cluster.device_list()]
+    names = device_names(plan)
+    why = "PyTorch frees a stage's activations at W, the plan frees them at B"
+    said = [
+        f"{names[device]} needs up to {peak:.6g} GB of {limit:.6g} GB: {why}"
+        for device, (peak, limit) in enumerate(zip(there, limits, strict=True))
+        if limit is not None and peak > limit
+    ]
+    # Where nothing limits a device, what it holds still says whether the run will fit.
+    more = {device: peak - own for device, (peak, own) in enumerate(zip(there, _peaks(plan), strict=True))}
+    free = [device for device, extra in more.items() if limits[device] is None and extra > 0]
+    if free:
+        worst = max(free, key=lambda device: more[device])
+        said.append(f"{names[worst]} holds up to {there[worst]:.6g} GB, {more[worst]:.6g} GB more than planned: {why}")
+    if said:
+        named = [f"{kind.activation_gb:g} for {printable(kind.name or key, 40)}" for key, kind in late.items()]
+        shown = (
+            named
+            if len(named) <= MOST_KINDS
+            else [*named[: MOST_KINDS - 1], f"so for {len(named) - MOST_KINDS + 1} more"]
+        )
+        said.append(
+            "to plan with PyTorch's memory, set weight_activation_gb to activation_gb in the model "
+            f"({', '.join(shown)}) and solve again"
+        )
     return said
+
+
+def _peaks(plan: Plan) -> list[float]:
+    return [max((float(use) for _, use in steps), default=0.0) for steps in memory_timeline(plan)]
