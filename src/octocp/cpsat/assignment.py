@@ -18,6 +18,7 @@ from octocp.cpsat.assignment_memory import memory_over_time
 from octocp.cpsat.assignment_waits import waits
 from octocp.cpsat.run import new_solver, solve_model, whole_bound
 from octocp.problem import B, F, Problem, W
+from octocp.schedule import Layout
 
 
 def assignment_bound(
@@ -30,6 +31,7 @@ def assignment_bound(
     seed: int = 0,
     stopped: Callable[[], bool] = lambda: False,
     thorough: bool = False,
+    on_layout: Callable[[Layout], None] = lambda _: None,
 ) -> Bound:
     """Bound the objective by the best assignment of runs of layers to devices.
 
@@ -41,6 +43,8 @@ def assignment_bound(
         Value of a known plan, ticks.
     thorough : bool
         Whether the larger models may take all the time that the simple one leaves.
+    on_layout : callable
+        Called with the layout of the best assignment found, which need not have a good order.
 
     Returns
     -------
@@ -64,7 +68,15 @@ def assignment_bound(
         if level and not thorough:
             left = min(left, max(LEAST_SECONDS_OF_LEVEL, time.monotonic() - began))
         found, closed = _solve(
-            problem, at_least, upper, level=level, seconds=left, workers=workers, seed=seed, stopped=stopped
+            problem,
+            at_least,
+            upper,
+            level=level,
+            seconds=left,
+            workers=workers,
+            seed=seed,
+            stopped=stopped,
+            on_layout=on_layout,
         )
         best = max(best, found)
     if not best:
@@ -90,6 +102,7 @@ def _solve(
     workers: int,
     seed: int,
     stopped: Callable[[], bool],
+    on_layout: Callable[[Layout], None],
 ) -> tuple[int, bool]:
     """Build and solve the model; return its bound in ticks (0 where it found none) and whether it is closed."""
     model = cp_model.CpModel()
@@ -111,8 +124,21 @@ def _solve(
     status = solve_model(model, solver, stopped=stopped)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return 0, False
+    found = _layout(problem, [[solver.boolean_value(literal) for literal in row] for row in on])
+    if found is not None:
+        on_layout(found)
     # The variable stands for makespan / scale rounded up: the makespan is above (best - 1) x scale.
     return int((whole_bound(solver) - 1) * scale // 1) + 1, status == cp_model.OPTIMAL
+
+
+def _layout(problem: Problem, on: list[list[bool]]) -> Layout | None:
+    """Return an assignment as stages, as few as it allows; None where the instance has it otherwise."""
+    devices = [row.index(True) for row in on]
+    firsts = [u for u in range(len(devices)) if not u or devices[u] != devices[u - 1]]
+    if problem.fixed_bounds is not None or not problem.min_stages <= len(firsts) <= problem.max_stages:
+        return None
+    bounds = [problem.units[u][0] for u in firsts]
+    return Layout((*bounds, problem.n_layers), tuple(devices[u] for u in firsts))
 
 
 def assignment(problem: Problem, model: cp_model.CpModel) -> list[list[cp_model.IntVar]]:

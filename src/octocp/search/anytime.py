@@ -9,7 +9,7 @@ from threading import Lock
 
 from octocp.problem import Problem
 from octocp.progress import Progress
-from octocp.schedule import Schedule
+from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import NEVER
 from octocp.search.local import LocalSearch, State
 
@@ -77,6 +77,7 @@ class Search:
         self._draw = random.Random(seed)
         self._ops_per_stage = problem.n_microbatches * len(problem.kinds)
         self._seen: Schedule | None = None
+        self._suggested: list[State] = []
         self._lock = Lock()
 
     def run(self, progress: Progress, seconds: float) -> None:
@@ -89,6 +90,11 @@ class Search:
             if self._lineages:
                 for worker in [threads.submit(self._work, progress, ends) for _ in range(self.workers)]:
                     worker.result()
+
+    def suggest(self, layout: Layout) -> None:
+        """Let a layout be annealed once, whatever its value; it becomes a lineage if it ends well."""
+        if layout.stages <= self.local.most:
+            self._suggested += [self.local.state(layout, alternate=alternate) for alternate in (False, True)]
 
     def _take(self, progress: Progress) -> None:
         """Let a plan found elsewhere join in."""
@@ -165,7 +171,10 @@ class Search:
                     self._rank()
 
     def _next(self) -> _Anneal:
-        """Begin an anneal: of the better lineages more often than of the others."""
+        """Begin an anneal: of what was suggested, then of the better lineages more often than of the others."""
+        if self._suggested:
+            state = self._suggested.pop(0)
+            return _Anneal(state, state, KEPT, FIRST_MOVES, TEMPERATURES[0], self._draw.randrange(1 << 31))
         length = FIRST_MOVES << min(self._count // (ANNEALS_PER_LENGTH * self.workers), 20)
         hot = TEMPERATURES[self._count % len(TEMPERATURES)]
         self._count += 1

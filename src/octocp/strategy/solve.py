@@ -21,7 +21,7 @@ from octocp.errors import InfeasibleError, NoPlanError
 from octocp.heuristics import ALL_HEURISTICS, HEURISTICS, OCTOPIPE, SERIAL, attempts
 from octocp.problem import Problem
 from octocp.progress import Event, Progress
-from octocp.schedule import Schedule
+from octocp.schedule import Layout, Schedule
 from octocp.strategy.compiler import Compiler
 from octocp.strategy.infeasible import PACKING_SECONDS, no_order, refuse
 
@@ -141,6 +141,8 @@ class _Strategy:
     _turn: int = 0
     # Value of the incumbent whose neighbourhoods were tried last: they seldom give anything a second time.
     _visited: int | None = None
+    # Layouts of the balanced-load models' best assignments, for the search to try.
+    _suggested: list[Layout] = field(default_factory=list)
 
     def run(self) -> None:
         """Run every phase that the instance's size makes worth its time."""
@@ -157,8 +159,9 @@ class _Strategy:
             self._first_plan()
         self._tuner()
         self._balance(BALANCE_SHARE)
-        more_balance = True
         size = self._size(self.problem.max_stages)
+        # On large models without memory limits it has never raised a bound the second time.
+        more_balance = size <= MEDIUM_JOINT or self.problem.has_memory_limit
         if compiler is not None and not compiler.ready.wait(min(COMPILED_SOON, progress.left)) and size <= MEDIUM_JOINT:
             # First run on this machine: the joint model works while the evaluator compiles. A large one would only
             # slow the compiler down.
@@ -236,6 +239,7 @@ class _Strategy:
             seed=self.seed,
             stopped=progress.stop.is_set,
             thorough=thorough,
+            on_layout=self._suggested.append,
         )
         progress.prove(bound)
 
@@ -277,6 +281,9 @@ class _Strategy:
 
             most = max(MOST_CHUNKS * self.problem.n_devices, MANY_STAGES)
             self._local = Search(self.problem, seed=self.seed, workers=self.workers, most_stages=most)
+        for layout in dict.fromkeys(self._suggested):
+            self._local.suggest(layout)
+        self._suggested.clear()
         progress.enter("local search")
         self._local.run(progress, min(share * progress.limit, progress.left))
 
