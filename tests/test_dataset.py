@@ -256,10 +256,12 @@ def test_a_broken_line_in_the_middle_is_refused(spec: Path, whole: Path, tmp_pat
     (folder / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
     lines = (whole / LOG).read_bytes().splitlines(keepends=True)
     (folder / LOG).write_bytes(lines[0] + b"garbage\n" + lines[1])
-    with pytest.raises(InputError, match=r"log.jsonl: line 2: is not a row"):
+    with pytest.raises(InputError, match=r"log.jsonl: line 2: is not JSON \(a row a line; without this line the rest"):
         built(spec, folder)
     (folder / LOG).write_bytes(lines[0] + lines[0])
-    with pytest.raises(InputError, match=r"row mix-00000 is there twice"):
+    with pytest.raises(
+        InputError, match=r"log.jsonl: line 2: row mix-00000 is there twice \(without one of the two lines\)"
+    ):
         built(spec, folder)
 
 
@@ -362,11 +364,12 @@ def test_submitit_runs_a_build(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_places_that_are_not_there_are_one_line(spec: Path, tmp_path: Path) -> None:
+def test_places_that_are_not_there_are_one_line(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     pytest.importorskip("submitit")
+    monkeypatch.setattr("octocp.dataset.on_dask.CONNECT_SECONDS", 1.0)
     start = ("dataset", "build", spec, "-o", tmp_path / "set")
-    assert "no Dask scheduler answers at nonsense" in refused(*start, "--dask", "nonsense://1")
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1: " in refused(*start, "--dask", "tcp://127.0.0.1:1")
     assert "'x' is no setting (KEY=VALUE,KEY=VALUE)" in refused(*start, "--slurm", "x")
     assert "submitit refuses" in refused(*start, "--slurm", "cluster=local,colour=red")
     assert "leave one out" in refused(*start, "--slurm", "cluster=local", "--dask", "tcp://1")
@@ -538,7 +541,7 @@ def test_samples_are_stratified_and_repeat_themselves(whole: Path, tmp_path: Pat
         ("none.jsonl", None, "no such data set"),
         ("some.txt", "x", "is no data set"),
         ("bad.jsonl", "{]\n", "line 1: is not JSON"),
-        ("list.jsonl", "[]\n", "line 1: is not JSON"),
+        ("list.jsonl", "[]\n", "line 1: is not a row"),
         ("bad.jsonl.gz", "not gzip", "cannot be read"),
         ("bad.parquet", "not parquet", "cannot be read"),
     ],

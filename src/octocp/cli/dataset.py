@@ -130,8 +130,8 @@ def _executor(
         finally:
             on_dask.close()
     elif slurm is not None:
+        from octocp.dataset.names import SLURM
         from octocp.dataset.on_slurm import OnSlurm
-        from octocp.dataset.store import SLURM
 
         # Time for the solve, a second proof, the known schedules, and to start.
         minutes = 5 + int(3 * time_limit / 60)
@@ -154,15 +154,22 @@ def _settings(text: str) -> dict[str, str]:
 
 @app.command("check")
 def check(source: SourceArgument) -> None:
-    """Verify a data set: every plan, value, bound and hash is computed anew. Exit code 1 where something is wrong."""
-    from octocp.dataset.reading import read_rows
+    """Verify a data set row by row; exit code 1 where something is wrong.
+
+    Plans pass the checker; values, memory, hashes, features and known schedules are computed anew. Bounds are held
+    against plans, second proofs and the analytic bounds; a proof by search is not repeated here, as it is by
+    `build --double-check`. What a folder holds beside its log is compared with the log.
+    """
+    from octocp.dataset.reading import incomplete_line, read_anything
     from octocp.dataset.tools import violations
 
+    if told := incomplete_line(source):
+        note(told)
     count = 0
     for text in violations(source):
         count += 1
         tell(text + "\n")
-    rows = sum(1 for _ in read_rows(source))
+    rows = sum(1 for _ in read_anything(source))
     if count:
         complain(f"{source}: {count} violations in {rows:,} rows")
         raise typer.Exit(1)
@@ -281,6 +288,7 @@ def sample(
     import json
 
     from octocp.dataset.reading import find, read_rows
+    from octocp.dataset.tools import outside_sets
     from octocp.dataset.tools import sample as take
     from octocp.dataset.views import write_jsonl
 
@@ -288,8 +296,11 @@ def sample(
     if output is not None:
         if not output.name.endswith((".jsonl", ".jsonl.gz")):
             raise InputError("is no JSONL file", file=str(output), right="a name that ends in .jsonl or .jsonl.gz")
+        outside_sets(output, path)
         ensure_writable(output, reads=path)
     rows = take((data for _, data in read_rows(path)), count, seed)
+    if not rows:
+        raise InputError("has no rows", file=source)
     if output is None:
         for row in rows:
             write(json.dumps(row, separators=(",", ":")) + "\n")

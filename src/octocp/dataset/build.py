@@ -115,7 +115,13 @@ def build_file(
 ) -> Built:
     """Build the data set of a spec file; see `build`."""
     spec = load_spec(path)
-    return build(spec, load_models(spec, path), Path(folder), executor, double_check=double_check, on_state=on_state)
+    models = load_models(spec, path)
+    try:
+        return build(spec, models, Path(folder), executor, double_check=double_check, on_state=on_state)
+    except InputError as error:
+        if error.place.startswith("families"):  # no more instances in its ranges
+            raise error.in_file(str(path)) from None
+        raise
 
 
 def build(

@@ -16,7 +16,7 @@ def card(stats: Stats, manifest: dict[str, Any], *, parquet: bool) -> str:
     Parameters
     ----------
     manifest : dict
-        ``name`` and, where known, ``spec`` (the spec as plain data).
+        ``name`` and, where known, ``spec`` (the spec as plain data) and ``history`` (what to say of how it was made).
     parquet : bool
         Whether the folder has Parquet shards.
     """
@@ -81,6 +81,7 @@ def card(stats: Stats, manifest: dict[str, Any], *, parquet: bool) -> str:
         "",
         f"By {'; '.join(f'{name} ({count:,} rows)' for name, count in stats.versions.most_common())}, "
         "one solve with one worker per row.",
+        *([manifest["history"].strip()] if manifest.get("history") else []),
     ]
     if spec:
         lines += ["This is the spec; `octocp dataset build` makes the same instances of it:", "", "```yaml"]
@@ -156,7 +157,8 @@ def _loading(parquet: bool) -> list[str]:
 
 
 COLUMNS = [
-    "Times are ticks of `tick_us` microseconds, sizes GB. `octocp dataset check` verifies all of it.",
+    "Times are ticks of `tick_us` microseconds, sizes GB. `octocp dataset check` computes all of it anew but proofs by",
+    "search, which it holds against the plans, the analytic bounds and the second proofs.",
     "",
     "| column | meaning |",
     "|---|---|",

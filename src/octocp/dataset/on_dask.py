@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Any
 
 from octocp.dataset.executors import TRIES, Done, Function, Payload, attempt, finished, perform
 from octocp.errors import InputError
+from octocp.schema.reading import shorten
 
 CONNECT_SECONDS = 15.0
 # Tasks that wait on the scheduler per thread that works.
 AHEAD = 3
 LEAST_AHEAD = 64
+
+
+RIGHT = "the address that the scheduler shows, e.g. tcp://10.0.0.1:8786"
+ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx|ucxx)://(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})/?")
+
+
+def _check_address(address: str) -> None:
+    """Refuse what can be no scheduler's address: Dask would wait for it, or guess a port."""
+    found = ADDRESS.fullmatch(address)
+    if found is None or not 1 <= int(found[1]) <= 65_535:
+        raise InputError(f"{shorten(address)} is no scheme://host:port", place="--dask", right=RIGHT)
+
+
+def _hush() -> None:
+    """Keep what Dask and what it runs on log from stderr: what matters is raised."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 class OnDask:
@@ -30,19 +51,22 @@ class OnDask:
     """
 
     def __init__(self, address: str, function: Function = perform) -> None:
+        _check_address(address)
         try:
             from distributed import Client
         except ImportError:
             raise InputError(
                 "needs Dask, which is not installed", place="--dask", right='pip install "octocp[dask]"'
             ) from None
+        _hush()
         try:
             self._client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, TimeoutError, RuntimeError) as error:
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
-                f"no Dask scheduler answers at {address}: {str(error).splitlines()[0]}",
+                f"no Dask scheduler answers at {address}: {text}",
                 place="--dask",
-                right="the address that the scheduler shows, e.g. tcp://10.0.0.1:8786",
+                right=RIGHT,
             ) from None
         self._address, self._function = address, function
         try:

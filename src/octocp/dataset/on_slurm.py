@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
+import subprocess
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from octocp.dataset.executors import TRIES, Done, Function, Payload, attempt, finished, perform
+from octocp.dataset.store import unwritable
 from octocp.errors import InputError
 
 MOST_JOBS = 200
@@ -56,14 +62,16 @@ class OnSlurm:
         self._cluster = str(given.pop("cluster", "slurm"))
         self._jobs = jobs or (MOST_JOBS if self._cluster == "slurm" else os.cpu_count() or 1)
         self._function = function
+        self._processes: list[subprocess.Popen[bytes]] = []  # of local jobs
+        right = "cluster=local, or submitit's parameters, e.g. slurm_partition=cpu,mem_gb=4"
         try:
             self._executor = submitit.AutoExecutor(folder=str(folder), cluster=self._cluster)
             parameters = {"name": "octocp", "cpus_per_task": 1, "timeout_min": minutes} | given
             self._executor.update_parameters(**parameters)
-        except (RuntimeError, ValueError, NameError, TypeError) as error:
-            text = str(error).splitlines()[0]
-            right = "cluster=local, or submitit's parameters, e.g. slurm_partition=cpu,mem_gb=4"
-            raise InputError(f"submitit refuses: {text}", place="--slurm", right=right) from None
+        except OSError as error:
+            raise unwritable(folder, error) from None
+        except (RuntimeError, ValueError, NameError, TypeError, AssertionError) as error:
+            raise InputError(f"submitit refuses: {_line(error)}", place="--slurm", right=right) from None
 
     @property
     def words(self) -> str:
@@ -102,11 +110,58 @@ class OnSlurm:
                 if not over:
                     time.sleep(POLL_SECONDS.get(self._cluster, SLOW_POLL_SECONDS))
         finally:
-            for job, _ in running:
-                job.cancel(check=False)
+            if self._processes:
+                _end(self._processes)
+            else:
+                for job, _ in running:
+                    job.cancel(check=False)
 
     def _submit(self, batch: list[Payload]) -> list[Any]:
         if not batch:
             return []
-        with self._executor.batch():
-            return [self._executor.submit(attempt, self._function, payload) for payload in batch]
+        from submitit.core.utils import FailedJobError
+
+        try:
+            # submitit repeats what sbatch says.
+            with redirect_stderr(io.StringIO()), _own_sessions(self._processes), self._executor.batch():
+                return [self._executor.submit(attempt, self._function, payload) for payload in batch]
+        except FailedJobError as error:
+            right = "submitit's parameters as this cluster has them; the same command goes on where it was"
+            raise InputError(f"a job was refused: {_line(error, -1)}", place="--slurm", right=right) from None
+        except OSError as error:
+            raise InputError(f"no job could be submitted: {_line(error)}", place="--slurm") from None
+
+
+def _line(error: BaseException, which: int = 0) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[which] if lines else type(error).__name__
+
+
+@contextmanager
+def _own_sessions(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Start submitit's local jobs in sessions of their own and note them: Ctrl-C in a terminal does not reach them.
+
+    They are noted here and not as jobs, since a Ctrl-C between the start of two leaves no job of the first.
+    """
+    from submitit.local import local
+
+    def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        started[:] = [process for process in started if process.poll() is None]
+        started.append(subprocess.Popen(command, start_new_session=True, **options))
+        return started[-1]
+
+    before = local.subprocess
+    local.subprocess = SimpleNamespace(Popen=start)
+    try:
+        yield
+    finally:
+        local.subprocess = before
+
+
+def _end(started: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End local jobs with all of their processes, at once: they take other signals for a reason to print."""
+    for process in started:
+        if process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from octocp.dataset.store import unwritable
 from octocp.errors import InputError
 
 # Columns by their type; the instance is JSON text, since no two need to have the same keys.
@@ -97,8 +99,10 @@ def write_parquet(rows: Iterable[dict[str, Any]], path: Path) -> None:
         pa.parquet.write_table(table, temporary, compression="zstd")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
+        raise unwritable(path, error) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, Any]]:

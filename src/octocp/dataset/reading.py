@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from octocp import catalog
-from octocp.dataset.rows import Row
-from octocp.dataset.store import CHECK_FORMAT, LOG
+from octocp.dataset.names import CHECK_FORMAT, LOG
+from octocp.dataset.rows import DoubleCheck, PlainRow, Row
 from octocp.errors import InputError
 from octocp.schema.reading import shorten
 
 VIEW = "rows.jsonl.gz"
 SHARDS = "shards"
+REMEDY = "a row a line; without this line the rest can be read, and the build makes its row again"
 KNOWN = "a data set's folder, or a .jsonl, .jsonl.gz or .parquet file of one"
 
 
@@ -44,10 +47,24 @@ def find(source: str | Path) -> Path:
 def read_rows(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every row as plain data with the place that it is at, e.g. ``rows.jsonl.gz: line 7``.
 
+    Every column has its type; what is in the instance is for `as_row` to validate.
+
     Raises
     ------
     InputError
-        The source is missing, or no data set.
+        The source is missing, or no data set, or a row of it is none.
+    """
+    for place, data in read_anything(source):
+        yield place, as_plain(data, place)
+
+
+def read_anything(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what should be rows, whatever they hold, each with its place.
+
+    Raises
+    ------
+    InputError
+        The source is missing, or no data set, or a line of it is no JSON object.
     """
     path = find(source)
     if path.is_dir():
@@ -68,6 +85,21 @@ def read_rows(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError("is no data set", file=str(path), right=KNOWN)
 
 
+def incomplete_line(source: str | Path) -> str:
+    """Say that the last line of a folder's log is incomplete, and so left out; "" where it is not."""
+    path = find(source) / LOG
+    try:
+        with path.open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return ""
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) == b"\n":
+                return ""
+    except OSError:
+        return ""
+    return f"{path}: the last line is incomplete and was left out; the build that was ended goes on with its command"
+
+
 def load_rows(source: str | Path = "groundtruth") -> list[Row]:
     """Load a data set.
 
@@ -81,7 +113,7 @@ def load_rows(source: str | Path = "groundtruth") -> list[Row]:
     InputError
         It is missing, or a row of it is wrong.
     """
-    return [as_row(data, place) for place, data in read_rows(source)]
+    return [as_row(data, place) for place, data in read_anything(source)]
 
 
 def as_row(data: dict[str, Any], place: str) -> Row:
@@ -92,42 +124,96 @@ def as_row(data: dict[str, Any], place: str) -> Row:
     InputError
         It is wrong; one line with its place.
     """
+    return _validated(Row, data, place)
+
+
+def as_plain(data: dict[str, Any], place: str) -> dict[str, Any]:
+    """Validate a row but for what is in its instance; returns it as plain data.
+
+    Raises
+    ------
+    InputError
+        It is wrong; one line with its place.
+    """
+    return _validated(PlainRow, data, place).model_dump(mode="json")
+
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+def _validated(kind: type[RowT], data: dict[str, Any], place: str) -> RowT:
     try:
-        return Row.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
-        name = data.get("id", "a row") if isinstance(data, dict) else "a row"
-        raise InputError(f"{where}: {first['msg']}", place=str(name), file=place) from None
+        name = data.get("id")
+        shown = shorten(name).strip("'") if isinstance(name, str) else "a row"
+        raise InputError(f"{where}: {first['msg']}", place=shown, file=place) from None
+    except (ValueError, RecursionError):  # the text of an instance
+        raise InputError("instance: is not JSON", place="a row", file=place) from None
+
+
+def as_check(data: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+    """Validate a second proof's line; returns the row's id and the proof as plain data.
+
+    Raises
+    ------
+    InputError
+        It is wrong; one line with its place.
+    """
+    name = data.get("id")
+    if not isinstance(name, str):
+        raise InputError("is a second proof of no row: id is missing or no text", file=place, right=REMEDY)
+    try:
+        return name, DoubleCheck.model_validate(data.get("check")).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["check", *(str(step) for step in first["loc"])])
+        raise InputError(f"{where}: {first['msg']}", place=shorten(name).strip("'"), file=place, right=REMEDY) from None
+
+
+def parsed(line: bytes, place: str) -> dict[str, Any]:
+    """Return a line's JSON object.
+
+    Raises
+    ------
+    InputError
+        It is none.
+    """
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError("is not JSON", file=place, right=REMEDY) from None
+    if not isinstance(data, dict):
+        raise InputError("is not a row", file=place, right=REMEDY)
+    return data
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    data = json.loads(line)
-                    if not isinstance(data, dict):
-                        raise ValueError("not an object")
-                    yield f"{path}: line {number}", data
-    except (OSError, EOFError) as error:
+                    place = f"{path}: line {number}"
+                    yield place, parsed(line, place)
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot be read: {reason}", file=str(path)) from None
-    except (ValueError, RecursionError):
-        raise InputError("is not JSON", file=str(path), place=f"line {number}", right="a row a line") from None
 
 
 def _logged(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of a log with the second proofs that come later in it; a last line may be incomplete."""
     checks: dict[str, Any] = {}
-    for _, data in _whole_lines(path):
+    for place, data in _whole_lines(path):
         if data.get("format") == CHECK_FORMAT:
-            checks[data["id"]] = data["check"]
+            name, check = as_check(data, place)
+            checks[name] = check
     for place, data in _whole_lines(path):
         if data.get("format") != CHECK_FORMAT:
-            if data.get("id") in checks:
-                data["double_check"] = checks[data["id"]]
+            known = data.get("id")
+            if isinstance(known, str) and known in checks:
+                data["double_check"] = checks[known]
             yield place, data
 
 
@@ -136,11 +222,8 @@ def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.endswith(b"\n"):
-                    try:
-                        yield f"{path}: line {number}", json.loads(line)
-                    except ValueError:
-                        place = f"line {number}"
-                        raise InputError("is not JSON", file=str(path), place=place, right="a row a line") from None
+                    place = f"{path}: line {number}"
+                    yield place, parsed(line, place)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 

@@ -16,6 +16,8 @@ from octocp.schema.plan import Seconds, Ticks
 FORMAT: Final = "octocp.dataset-row/1"
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 PROVEN = ("optimal", "infeasible")
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class HeuristicValue(Strict):
@@ -60,7 +62,7 @@ class Versions(Strict):
     numpy: str
     numba: str
     python: str
-    generator: int
+    generator: Count
 
 
 class Row(Strict):
@@ -86,11 +88,11 @@ class Row(Strict):
     family: Name
     features: list[str]
     instance: Instance
-    layers: int
-    devices: int
-    microbatches: int
+    layers: Count
+    devices: Count
+    microbatches: Count
     objective: Literal["makespan", "span"]
-    tick_us: float
+    tick_us: Finite
     status: Status
     reason: str = ""
     value: Ticks | None = None
@@ -98,18 +100,18 @@ class Row(Strict):
     span: Ticks | None = None
     lower_bound: Ticks | None = None
     bound_name: str = ""
-    gap: Annotated[float, Field(ge=0, le=1)] | None = None
-    partition: list[int] = Field(default_factory=list)
-    placement: list[int] = Field(default_factory=list)
+    gap: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    partition: list[Count] = Field(default_factory=list)
+    placement: list[Count] = Field(default_factory=list)
     orders: list[list[str]] = Field(default_factory=list)
-    starts: list[list[int]] = Field(default_factory=list)
-    ends: list[list[int]] = Field(default_factory=list)
-    peak_memory_gb: list[float] = Field(default_factory=list)
+    starts: list[list[Ticks]] = Field(default_factory=list)
+    ends: list[list[Ticks]] = Field(default_factory=list)
+    peak_memory_gb: list[Finite] = Field(default_factory=list)
     method: str = "cp-sat"
     found_by: str = ""
-    seed: int
-    workers: int
-    time_limit: float
+    seed: Count
+    workers: Count
+    time_limit: Finite
     seconds: Seconds
     versions: Versions
     heuristics: list[HeuristicValue] = Field(default_factory=list)
@@ -173,6 +175,12 @@ class Row(Strict):
         found: dict[str, Any] = self.model_dump(mode="json", exclude={"instance"})
         instance = self.instance.model_dump(mode="json", exclude_defaults=True)
         return {key: found[key] if key != "instance" else instance for key in type(self).model_fields}
+
+
+class PlainRow(Row):
+    """A row whose instance is any mapping: all that counting, sampling and writing need, and quick to validate."""
+
+    instance: dict[str, Any]  # type: ignore[assignment]
 
 
 def _op(name: str, device: int, start: int, end: int) -> PlanOp:

@@ -13,9 +13,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from octocp.errors import InputError
 from octocp.schema.base import MAX_DEVICES, MAX_LAYERS, MAX_MICROBATCHES, Name, Strict
 from octocp.schema.files import load_model
-from octocp.schema.messages import validate
+from octocp.schema.messages import place_of, validate
 from octocp.schema.model import ModelSpec
-from octocp.schema.reading import read_document, shorten
+from octocp.schema.reading import Path_, read_document, shorten
 
 FORMAT = "octocp.dataset/1"
 MAX_INSTANCES = 10_000_000
@@ -152,6 +152,8 @@ class Mixes(Family):
     heterogeneity: Numbers = Field([0, 50, 100, 300])
 
 
+SOURCES = ("profiles", "architecture", "mix")
+SOURCES_WORDS = "profiles, architecture or mix"
 AnyFamily = Annotated[Profiles | Architectures | Mixes, Field(discriminator="source")]
 
 
@@ -209,12 +211,37 @@ def load_spec(path: str | Path) -> Spec:
         It is missing or wrong.
     """
     path = Path(path)
-    document = read_document(path)
+    try:
+        document = read_document(path)
+    except InputError as error:
+        if error.problem == "is empty":
+            right = "a spec; docs/datasets.md shows one with every key"
+            raise InputError(error.problem, place=error.place, file=str(path), right=right) from None
+        raise
     found = document.data.get("format") if isinstance(document.data, dict) else None
     if isinstance(document.data, dict) and found != FORMAT:
         problem = "is missing" if found is None else f"is {shorten(found)}"
         raise InputError(problem, place="format", file=str(path), right=f"format: {FORMAT}")
+    for keys, problem, right in _family_problems(document.data):
+        raise InputError(problem, place=place_of(keys, document), file=str(path), right=right)
     return validate(Spec, document, str(path))
+
+
+def _family_problems(data: Any) -> Iterator[tuple[Path_, str, str]]:
+    """Yield what the schema would say in words that are not a user's: an unknown source, a list without values."""
+    families = data.get("families") if isinstance(data, dict) else None
+    if families == []:
+        yield ("families",), "is empty", "a list of at least one family"
+    for number, family in enumerate(families if isinstance(families, list) else ()):
+        if not isinstance(family, dict):
+            continue
+        source = family.get("source")
+        if not isinstance(source, str) or source not in SOURCES:
+            problem = "is required and missing" if "source" not in family else f"{shorten(source)} is no source"
+            yield ("families", number, "source"), problem, SOURCES_WORDS
+        for key, value in family.items():
+            if value == []:
+                yield ("families", number, key), "is empty", "a list of at least one value"
 
 
 def load_models(spec: Spec, path: str | Path) -> dict[str, ModelSpec]:

@@ -17,16 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from octocp.dataset.names import CHECK_FORMAT, DISAGREEMENTS, LOCK, LOG, MANIFEST, MANIFEST_FORMAT, SLURM
+from octocp.dataset.reading import as_check, as_plain, parsed
 from octocp.dataset.rows import FORMAT as ROW_FORMAT
 from octocp.dataset.rows import PROVEN
 from octocp.errors import InputError
 from octocp.schema.files import write_whole
 
-LOG, MANIFEST, LOCK, DISAGREEMENTS = "log.jsonl", "manifest.json", "lock", "disagreements"
-CHECK_FORMAT = "octocp.dataset-check/1"
-MANIFEST_FORMAT = "octocp.dataset-manifest/1"
-# Of submitit; it may be there before anything else is.
-SLURM = "slurm"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -88,7 +85,7 @@ class Store:
                 self._close()
                 raise
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
+            raise unwritable(self.folder, error) from None
         return self
 
     def __exit__(
@@ -140,7 +137,7 @@ class Store:
                     file=str(self.folder),
                     right="a new folder for -o",
                 )
-            write_whole((json.dumps(self._manifest, indent=1) + "\n").encode(), path)
+            self._write_manifest()
             return
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -148,11 +145,24 @@ class Store:
         except (ValueError, KeyError, TypeError):
             raise InputError("is not a manifest", file=str(path), right="a new folder for -o") from None
         if known[0] != self._manifest["digest"]:
+            if self._is_empty():  # e.g. of a spec that turned out to ask for what there is not
+                self._write_manifest()
+                return
             raise InputError(
                 f"was begun for another spec, or this one ({known[1]}) or a model of it has changed since",
                 file=str(self.folder),
                 right="that spec as it was, or a new folder for -o",
             )
+
+    def _write_manifest(self) -> None:
+        write_whole((json.dumps(self._manifest, indent=1) + "\n").encode(), self.folder / MANIFEST)
+
+    def _is_empty(self) -> bool:
+        """Whether nothing has been made here yet."""
+        try:
+            return (self.folder / LOG).stat().st_size == 0
+        except FileNotFoundError:
+            return True
 
     # ---- the log ---------------------------------------------------------------------------
 
@@ -161,33 +171,34 @@ class Store:
         with open(os.dup(self._log), "rb") as file:
             offset = 0
             for number, line in enumerate(file, 1):
-                whole = line.endswith(b"\n")
+                place = f"{self.folder / LOG}: line {number}"
                 try:
-                    record = json.loads(line) if whole else None
-                except ValueError:
-                    record = None
-                if not isinstance(record, dict):
+                    if not line.endswith(b"\n"):
+                        raise InputError("is incomplete", file=place)
+                    record = parsed(line, place)
+                except InputError:
                     if file.read(1):
-                        raise InputError(
-                            "is not a row", file=str(self.folder / LOG), place=f"line {number}", right="a JSON object"
-                        )
+                        raise
                     self.lost = len(line)
                     break
-                self._note(record, offset, len(line))
+                self._note(_checked(record, place), offset, len(line), place)
                 offset += len(line)
         os.ftruncate(self._log, offset)
         self._size = offset
 
-    def _note(self, record: Mapping[str, Any], offset: int, length: int) -> None:
-        if record.get("format") == CHECK_FORMAT:
-            self.checks[record["id"]] = record["check"]
-        elif record.get("format") == ROW_FORMAT:
-            if record["id"] in self.rows:
-                raise InputError(f"row {record['id']} is there twice", file=str(self.folder / LOG))
-            self.rows[record["id"]] = Entry(offset, length, record["status"])
-            self.proven += record["status"] in PROVEN
-        else:
-            raise InputError(f"byte {offset} begins no row", file=str(self.folder / LOG))
+    def _note(self, record: Mapping[str, Any], offset: int, length: int, place: str = "") -> None:
+        name = record["id"]
+        if record["format"] == CHECK_FORMAT:
+            if name not in self.rows:
+                raise InputError(
+                    f"is a second proof of {name}, which has no row", file=place, right="without this line"
+                )
+            self.checks[name] = record["check"]
+            return
+        if name in self.rows:
+            raise InputError(f"row {name} is there twice", file=place, right="without one of the two lines")
+        self.rows[name] = Entry(offset, length, record["status"])
+        self.proven += record["status"] in PROVEN
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Write a row, once; when this returns, it is on disk."""
@@ -210,7 +221,7 @@ class Store:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._log, self._size)
-            raise _unwritable(self.folder / LOG, error) from None
+            raise unwritable(self.folder / LOG, error) from None
         self._note(record, self._size, len(line))
         self._size += len(line)
 
@@ -241,7 +252,7 @@ class Store:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise _unwritable(folder, error) from None
+            raise unwritable(folder, error) from None
         for side in ("first", "second"):
             data = found[side]
             if data.get("format") == "octocp.plan/1":
@@ -254,8 +265,20 @@ class Store:
         return path
 
 
-def _unwritable(path: Path, error: OSError) -> InputError:
-    right = "another folder for -o"
+def _checked(record: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a line of the log, or raise where it is neither a row nor a second proof."""
+    if record.get("format") == CHECK_FORMAT:
+        name, check = as_check(record, place)
+        return {**record, "id": name, "check": check}
+    if record.get("format") != ROW_FORMAT:
+        raise InputError("is not a row", file=place, right=f"format: {ROW_FORMAT}")
+    return as_plain(record, place)
+
+
+def unwritable(path: Path, error: OSError, right: str = "another folder for -o") -> InputError:
+    """Word that a path cannot be written, in one line."""
     if error.errno in FULL:
         right = "free space; the same command goes on where it was"
-    return InputError(f"cannot be written: {error.strerror or error}", file=str(path), right=right)
+    # pyarrow's errors tell in `strerror` what the number says.
+    reason = os.strerror(error.errno) if error.errno else error.strerror or str(error).splitlines()[0]
+    return InputError(f"cannot be written: {reason}", file=str(path), right=right)

@@ -11,8 +11,9 @@ from importlib.metadata import version
 from typing import Any
 
 import octocp
+from octocp.bounds import best_bound
 from octocp.costs import build_problem
-from octocp.dataset.rows import HeuristicValue, Row, Versions, features, plan_columns
+from octocp.dataset.rows import HeuristicValue, Row, Status, Versions, features, plan_columns
 from octocp.dataset.trust import contradiction, disagreement, double_check
 from octocp.decode import checked
 from octocp.errors import InfeasibleError, NoPlanError
@@ -21,6 +22,8 @@ from octocp.problem import Problem
 from octocp.schema import Instance, Plan
 
 Payload = dict[str, Any]
+# A plan, the status, why there is no plan, and the row's columns about the plan.
+Solved = tuple[Plan | None, Status, str, dict[str, Any]]
 
 
 def solve_payload(drawn: Any, *, time_limit: float, seed: int, generator: int) -> Payload:
@@ -59,6 +62,8 @@ def solve(payload: Payload) -> dict[str, Any]:
     plan, status, reason, columns = _solved(instance, payload["time_limit"], payload["seed"])
     seconds = time.perf_counter() - began
     values, plans = _heuristics(problem, instance, columns.get("lower_bound") or 0)
+    if status in ("feasible", "unknown"):
+        plan, status, reason, columns = _with_best_known(problem, instance, plans, (plan, status, reason, columns))
     row = Row(
         id=payload["id"],
         hash=payload["hash"],
@@ -88,7 +93,7 @@ def solve(payload: Payload) -> dict[str, Any]:
     return {"id": payload["id"], "row": row.data()}
 
 
-def _solved(instance: Instance, time_limit: float, seed: int) -> tuple[Plan | None, Any, str, dict[str, Any]]:
+def _solved(instance: Instance, time_limit: float, seed: int) -> Solved:
     """Return the plan, the status, why there is no plan, and the row's columns about the plan."""
     from octocp.api import solve as solve_instance
 
@@ -100,6 +105,27 @@ def _solved(instance: Instance, time_limit: float, seed: int) -> tuple[Plan | No
         return None, "unknown", str(error), {}
     devices = len(instance.cluster.device_list())
     return result.plan, result.status, "", plan_columns(result.plan, devices)
+
+
+def _with_best_known(problem: Problem, instance: Instance, plans: dict[str, Plan], found: Solved) -> Solved:
+    """Return what `_solved` has found, or the best known schedule's plan with the same bound where that is better.
+
+    A solve that runs out of time may not have come to all of them.
+    """
+    plan, _, _, columns = found
+    best = min(plans.values(), key=lambda other: other.value, default=None)
+    if best is None or (plan is not None and plan.value <= best.value):
+        return found
+    bound, name = columns.get("lower_bound"), columns.get("bound_name", "")
+    if bound is None:  # the solve has neither plan nor bound
+        first = best_bound(problem)
+        bound, name = first.value, first.name
+    if best.value < bound:
+        return found  # for `contradiction` to tell
+    status: Status = "optimal" if best.value == bound else "feasible"
+    info = best.solve.model_copy(update={"bound_name": name, "found_by": best.method})
+    best = best.model_copy(update={"lower_bound": bound, "status": status, "solve": info})
+    return best, status, "", plan_columns(best, len(instance.cluster.device_list()))
 
 
 def _heuristics(problem: Problem, instance: Instance, bound: int) -> tuple[list[HeuristicValue], dict[str, Plan]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ from octocp.dataset import parquet
 from octocp.dataset.card import card
 from octocp.dataset.reading import SHARDS, VIEW
 from octocp.dataset.stats import Stats, collect
-from octocp.errors import InputError
+from octocp.dataset.store import unwritable
 from octocp.schema.files import write_whole
 
 ROWS_PER_SHARD = 2000
@@ -66,8 +67,10 @@ def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> Path:
                 raw.writelines(_lines(rows))
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
+        raise unwritable(path, error, "another file for -o") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path
 
 
@@ -80,7 +83,7 @@ def _write_shards(folder: Path, rows: Iterable[dict[str, Any]]) -> list[Path]:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(folder)) from None
+        raise unwritable(folder, error) from None
     coming = iter(rows)
     files: list[Path] = []
     while shard := list(islice(coming, ROWS_PER_SHARD)):
