@@ -20,6 +20,7 @@ def build_joint(
     incumbent: Schedule | None = None,
     stages: tuple[int, int] | None = None,
     lower: int | None = None,
+    upper: int | None = None,
     without: Collection[str] = (),
 ) -> Build:
     """Build the joint model of partition, placement and ordering.
@@ -32,6 +33,8 @@ def build_joint(
         Restrict the number of stages; the bound then holds for that restriction only.
     lower : int, optional
         A proven bound in ticks; by default the best analytic one.
+    upper : int, optional
+        The largest value wanted, ticks; by default the incumbent's, or what every plan keeps.
     without : collection of str
         Names of families to leave out (`octocp.cpsat.families.FAMILIES`); a ValueError for unknown ones and
         for those that define the variables.
@@ -48,7 +51,8 @@ def build_joint(
     if needed:
         raise ValueError(f"cannot be left out, others are built on them: {', '.join(needed)}")
     least, most = stages or (problem.min_stages, problem.max_stages)
-    upper = incumbent.value if incumbent is not None else problem.serial_ticks
+    if upper is None:
+        upper = incumbent.value if incumbent is not None else problem.serial_ticks
     bound = best_bound(problem).value if lower is None else lower
     build = Build(
         problem,

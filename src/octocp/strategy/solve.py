@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from octocp.bounds import Bound, all_bounds
@@ -14,7 +14,6 @@ from octocp.cpsat.build import Build
 from octocp.cpsat.families import FAMILIES
 from octocp.cpsat.for_order import best_partition
 from octocp.cpsat.joint import build_joint, tightened
-from octocp.cpsat.neighbourhood import around
 from octocp.cpsat.packing import pack
 from octocp.cpsat.run import Outcome, run
 from octocp.errors import InfeasibleError, NoPlanError
@@ -24,12 +23,14 @@ from octocp.progress import Event, Progress
 from octocp.schedule import Layout, Schedule
 from octocp.strategy.compiler import Compiler
 from octocp.strategy.infeasible import PACKING_SECONDS, no_order, refuse
+from octocp.strategy.layouts import LayoutByLayout
+from octocp.strategy.neighbourhoods import neighbourhoods
 
 if TYPE_CHECKING:
     from octocp.search.anytime import Search
 
 CORE_FAMILIES = frozenset(family.name for family in FAMILIES if family.role == "core")
-PHASES = ("heuristics", "balance", "tuner", "search", "neighbourhoods", "joint")
+PHASES = ("heuristics", "balance", "tuner", "search", "layouts", "neighbourhoods", "joint")
 
 # Intervals up to which the joint model is tried before any search; up to which it gets all the time where the
 # placement is given, and a share of it where not; and beyond which only the incumbent's stage count is modelled.
@@ -50,6 +51,7 @@ FIRST_SEARCH_SHARE = 0.04
 FIRST_SEARCH_SECONDS = 3.0
 LEAST_SLICE_SECONDS = 0.01
 SEARCH_SHARE = 0.16
+LAYOUTS_SHARE = 0.25
 NEIGHBOURHOOD_SHARE = 0.03
 JOINT_SHARE = 0.25
 
@@ -143,6 +145,7 @@ class _Strategy:
     _visited: int | None = None
     # Layouts of the balanced-load models' best assignments, for the search to try.
     _suggested: list[Layout] = field(default_factory=list)
+    _by_layout: LayoutByLayout | None = None
 
     def run(self) -> None:
         """Run every phase that the instance's size makes worth its time."""
@@ -173,6 +176,7 @@ class _Strategy:
         searching = compiler is not None and compiler.wait(lambda: progress.done)
         if searching:
             self._search(min(FIRST_SEARCH_SHARE, FIRST_SEARCH_SECONDS / progress.limit))
+        self._layouts(LAYOUTS_SHARE)
         # With the placement given, the joint model closes most instances that are not large: it gets the time.
         decided = self.problem.family != "free" or self.problem.max_stages == self.problem.n_devices
         if (decided and size <= MEDIUM_JOINT) or not searching:
@@ -182,6 +186,7 @@ class _Strategy:
         while searching and not progress.done:
             began, before = progress.seconds, progress.value
             self._search(SEARCH_SHARE)
+            self._layouts(LAYOUTS_SHARE)
             if more_balance:
                 self._balance(SMALL_BALANCE_SHARE if size <= MEDIUM_JOINT else MORE_BALANCE_SHARE, thorough=True)
                 more_balance = False
@@ -287,49 +292,40 @@ class _Strategy:
         progress.enter("local search")
         self._local.run(progress, min(share * progress.limit, progress.left))
 
+    def _layouts(self, share: float) -> None:
+        """Order every layout that could be better exactly, where there are few."""
+        progress = self.progress
+        if "layouts" not in self.phases or self.without:
+            return
+        if self._by_layout is None:
+            self._by_layout = LayoutByLayout(self.problem)
+        if self._by_layout.applies(progress):
+            progress.enter("layout by layout")
+            self._by_layout.run(
+                progress,
+                share * progress.limit,
+                lambda build, seconds: self._solve(build, seconds=seconds, whole=False),
+            )
+
     def _neighbourhoods(self, share: float) -> None:
-        """Re-solve parts of the incumbent exactly: its cuts in its order, its order, then with a few stages free."""
-        progress, incumbent = self.progress, self.progress.schedule
-        if progress.done or incumbent is None or "neighbourhoods" not in self.phases:
+        """Re-solve parts of the incumbent exactly."""
+        incumbent = self.progress.schedule
+        if self.progress.done or incumbent is None or "neighbourhoods" not in self.phases:
             return
-        stages = incumbent.layout.stages
-        if self._size(stages) > LARGEST_JOINT:
+        if self._size(incumbent.layout.stages) > LARGEST_JOINT:
             return
-        progress.enter("neighbourhoods")
-        ends = progress.seconds + share * progress.limit
-        rng = random.Random(self.seed * 7919 + self._turn)
-        if not self.without:
-            seconds = min(progress.left, max(0.5, (ends - progress.seconds) / 3))
-            progress.offer(
-                best_partition(
-                    self.problem,
-                    incumbent,
-                    seconds=seconds,
-                    workers=self.workers,
-                    seed=self.seed,
-                    stopped=progress.stop.is_set,
-                )
-            )
-        width = 0
-        while progress.seconds < ends and not progress.done and progress.schedule is not None:
-            incumbent = progress.schedule
-            stages = incumbent.layout.stages
-            first = rng.randrange(stages)
-            loose = {(first + offset) % stages for offset in range(width)}
-            loose |= {rng.randrange(stages) for _ in range(width)} if width else set()
-            build = around(
-                self.problem,
-                incumbent,
-                lower=progress.bound.value,
-                loose_cuts=loose,
-                loose_stages=loose if rng.random() < 0.5 else (),
-                reach=2,
-                without=self.without,
-            )
-            self._turn += 1
-            seconds = min(progress.left, max(0.5, (ends - progress.seconds) / 2))
-            self._solve(build, seconds=seconds, whole=False)
-            width = rng.choice((2, 3, 4))
+        self.progress.enter("neighbourhoods")
+        seed = self.seed * 7919 + self._turn
+        exact_cuts = partial(best_partition, workers=self.workers, seed=self.seed) if not self.without else None
+        self._turn += neighbourhoods(
+            self.problem,
+            self.progress,
+            seconds=share * self.progress.limit,
+            seed=seed,
+            exact_cuts=exact_cuts,
+            without=self.without,
+            solve=lambda build, seconds: self._solve(build, seconds=seconds, whole=False),
+        )
 
     def _joint(self, *, seconds: float | None = None, until: threading.Event | None = None) -> None:
         """Run the joint model over every stage count; where that is too large, over the incumbent's stage count."""
@@ -364,8 +360,8 @@ class _Strategy:
         relaxed = bool(self.without & CORE_FAMILIES)
 
         def offered(schedule: Schedule) -> None:
-            if not relaxed:
-                progress.offer(schedule)
+            if not relaxed:  # of a model with the layout given, too, it is one of the whole problem
+                progress.offer(Schedule(self.problem, schedule.layout, schedule.start))
 
         def proven(value: int) -> None:
             if whole:
