@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import comb
 
 from octocp.cpsat.assignment import activation_is_held
 from octocp.problem import F, Problem
 from octocp.schedule import Layout
 
-# Contents looked at, and steps of the cover, before the list is given up: a second or two each.
-MOST_CONTENTS = 400_000
+# Steps through contents, and of the cover, before the list is given up: a second or two each.
+MOST_CONTENTS = 800_000
 MOST_STEPS = 10_000_000
 MOST_LAYOUTS = 50_000
+# Ways to choose a device's cuts beyond which it is not tried.
+MOST_CHOICES = 100_000_000
 
 Blocks = tuple[tuple[int, int], ...]  # of runs of layers [begin, end), upwards
 
@@ -43,9 +46,14 @@ class Content:
 
 
 def listable(problem: Problem) -> bool:
-    """Whether layouts differ by contents alone: devices and microbatches are alike, the placement is free."""
+    """Whether layouts differ by contents alone: devices and microbatches are alike, the placement is free.
+
+    And whether a device has few enough stages to choose their cuts in every way.
+    """
+    cuts = len(problem.units) + 1
     return (
-        problem.family == "free"
+        comb(cuts, min(2 * problem.max_per_device, cuts // 2)) <= MOST_CHOICES
+        and problem.family == "free"
         and problem.uniform_microbatches
         and problem.n_devices > 1
         and len(set(problem.device_class)) == 1
@@ -83,17 +91,20 @@ def _contents(problem: Problem, value: int) -> list[Content] | None:
     stack: list[tuple[Blocks, int, int]] = [((), 0, 0)]  # blocks, runs, load
     while stack:
         blocks, runs, load = stack.pop()
-        for begin in range(blocks[-1][1] if blocks else 0, limits.n):
+        firsts = range(blocks[-1][1] if blocks else 0, limits.n)
+        looked += len(firsts)
+        if looked > MOST_CONTENTS:
+            return None
+        for begin in firsts:
             for end in limits.ends(begin):
                 total = load + limits.load(begin, end)
                 together = (*blocks, (begin, end))
                 if limits.too_much(total, together):
                     break
                 looked += 1
-                if looked > MOST_CONTENTS:
-                    return None
                 held = runs | (1 << end) - (1 << begin)
                 if total >= limits.least and limits.groups_whole(held):
+                    looked += limits.n // 4  # which is what a bound takes
                     bound = limits.bound(together, total)
                     if bound < value:
                         found.append(Content(together, held, bound))

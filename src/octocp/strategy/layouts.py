@@ -20,6 +20,8 @@ from octocp.schedule import Layout
 
 # Ops of one layout beyond which its order is seldom decided in a moment.
 MOST_OPS = 2_000
+# Once there were too many layouts, the value must be this much lower, as a share, to list them again.
+LOWER = 0.003
 # Every layout gets a moment first; those that are left get the rest of the time, in turn.
 FIRST_SECONDS = 0.5
 
@@ -40,7 +42,7 @@ class LayoutByLayout:
         problem, value = self.problem, progress.value
         if value is None or progress.done or not listable(problem):
             return False
-        if self._listed is None and self._tried_below is not None and value >= self._tried_below:
+        if self._listed is None and self._tried_below is not None and value > (1 - LOWER) * self._tried_below:
             return False
         return problem.max_stages * problem.n_microbatches * len(problem.kinds) <= MOST_OPS
 
