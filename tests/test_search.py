@@ -18,7 +18,7 @@ from octocp.problem import B, F, Problem, W
 from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.anytime import Search
-from octocp.search.evaluator import IN_FLIGHT, NEVER, RULES
+from octocp.search.evaluator import FITS, IN_FLIGHT, NEVER, NEXT_FITS, OLDEST_FITS, RULES
 from octocp.search.local import LocalSearch, State
 from octocp.search.moves import mutate
 from octocp.search.twin import dispatch
@@ -59,6 +59,7 @@ def random_state(local: LocalSearch, state: State, draw: random.Random) -> State
             draw.gauss(0, 0.4),
             draw.gauss(0, 0.4),
             draw.choice([0, 0.7, 2]),
+            draw.choice([NEXT_FITS, OLDEST_FITS, FITS]),
         ]
     else:
         state.rules[:] = 0
@@ -157,7 +158,7 @@ def one_device(rules: list[float], backward: int = 2, **more) -> list[str]:
 
 def test_the_twin_without_patience():
     """Stage 1: F 4-7, B 7-10, then F 10-13 (it came at 8; W waits), B 13-16. Stage 0: B0 10-12, W0 12-16, B1 16."""
-    assert one_device([0, 0, 0, 0, 0]) == ["F0 at 0", "F1 at 4", "B0 at 10", "W0 at 12", "B1 at 16", "W1 at 18"]
+    assert one_device([0, 0, 0, 0, 0, 0]) == ["F0 at 0", "F1 at 4", "B0 at 10", "W0 at 12", "B1 at 16", "W1 at 18"]
 
 
 def test_the_twin_waits_within_its_patience():
@@ -166,15 +167,15 @@ def test_the_twin_waits_within_its_patience():
     W0 takes 4: a patience of 1 waits for what comes before 19, one of 0.75 for what comes before 18.
     """
     link = {"latency_us": 1000}
-    impatient = one_device([0.75, 0, 0, 0, 0], backward=3, link=link)
+    impatient = one_device([0.75, 0, 0, 0, 0, 0], backward=3, link=link)
     assert impatient == ["F0 at 0", "F1 at 4", "B0 at 12", "W0 at 15", "B1 at 19", "W1 at 22"]
-    patient = one_device([1, 0, 0, 0, 0], backward=3, link=link)
+    patient = one_device([1, 0, 0, 0, 0, 0], backward=3, link=link)
     assert patient == ["F0 at 0", "F1 at 4", "B0 at 12", "B1 at 18", "W0 at 21", "W1 at 25"]
 
 
 def test_the_twin_waits_only_for_what_is_known():
     """With B of 2, device 0 decides at 14, before B1 of stage 1 has started: no patience sees it."""
-    found = one_device([9, 0, 0, 0, 0], link={"latency_us": 1000})
+    found = one_device([9, 0, 0, 0, 0, 0], link={"latency_us": 1000})
     assert found == ["F0 at 0", "F1 at 4", "B0 at 12", "W0 at 14", "B1 at 18", "W1 at 20"]
 
 
@@ -188,6 +189,16 @@ def test_the_twin_holds_back_what_memory_cannot_take():
     assert schedule is not None
     assert int(schedule.start[F, 0, 1]) == 4  # B0 runs 3-4, and leaves 1 of its 2 until W0
     assert max(schedule.peak_memory()) == 3
+
+
+def test_the_twin_admits_what_fits_and_may_come_to_rest():
+    """Device 0 has stages 0 and 2 and room for two activations: F1 of stage 0 may take what F0 of stage 2 needs."""
+    kinds = {"a": {"ms": (1, 1, 1), "activation_gb": 1}}
+    given = problem("aaa", kinds, microbatches=2, memory=2)
+    layout, priority = Layout((0, 1, 2, 3), (0, 1, 0)), [[2.0] * 3, [3.0] * 3, [1.0] * 3, [0.0] * 3]
+    for admission, starts in ((NEXT_FITS, 4), (OLDEST_FITS, 4), (FITS, None)):
+        schedule = dispatch(given, layout, priority, [0.0] * (RULES - 1) + [admission])
+        assert (None if schedule is None else int(schedule.start[F, 0, 1])) == starts
 
 
 def test_the_twin_holds_back_a_stage_with_enough_in_flight():

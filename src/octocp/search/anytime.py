@@ -24,6 +24,8 @@ SCREENING_HOT = 0.01
 KEPT = 6
 FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
+# For this share of the time lineages stay apart; then the best ones and what comes of them take all places.
+APART_SHARE = 1 / 3
 # No one temperature is best everywhere: they take turns.
 TEMPERATURES = (0.002, 0.004, 0.001)
 COLD = 1e-5
@@ -35,7 +37,7 @@ class _Anneal:
 
     now: State
     best: State
-    lineage: int
+    origin: State
     moves: int
     hot: float
     seed: int
@@ -57,7 +59,8 @@ class Search:
 
     First a screening by successive halving: every start gets the same number of moves, the better half goes on with
     twice as many. Then a few lineages are annealed again and again, ever longer; a lineage moves on when
-    an anneal of it ends better. A plan found elsewhere becomes a lineage.
+    an anneal of it ends better. For a while they do so apart from each other, so that not all descend from the one that
+    was first to be good. A plan found elsewhere becomes a lineage.
 
     Parameters
     ----------
@@ -166,21 +169,27 @@ class Search:
                 if not task.over:
                     self._under_way.insert(0, task)
                     continue
-                if task.best.value < self._lineages[min(task.lineage, len(self._lineages) - 1)].value:
-                    self._lineages.append(task.best)
-                    self._rank()
+                if task.best.value < task.origin.value:
+                    self._join(task, apart=progress.seconds < APART_SHARE * progress.limit)
+
+    def _join(self, task: _Anneal, *, apart: bool) -> None:
+        """Let an anneal that ended better be a lineage: its own one moved on, or another one beside it."""
+        if apart:
+            # Not by ==, which would compare arrays.
+            self._lineages = [state for state in self._lineages if state is not task.origin]
+        self._lineages.append(task.best)
+        self._rank()
 
     def _next(self) -> _Anneal:
         """Begin an anneal: of what was suggested, then of the better lineages more often than of the others."""
         if self._suggested:
             state = self._suggested.pop(0)
-            return _Anneal(state, state, KEPT, FIRST_MOVES, TEMPERATURES[0], self._draw.randrange(1 << 31))
+            return _Anneal(state, state, state, FIRST_MOVES, TEMPERATURES[0], self._draw.randrange(1 << 31))
         length = FIRST_MOVES << min(self._count // (ANNEALS_PER_LENGTH * self.workers), 20)
         hot = TEMPERATURES[self._count % len(TEMPERATURES)]
         self._count += 1
-        lineage = int(len(self._lineages) * self._draw.random() ** 2)
-        state = self._lineages[lineage]
-        return _Anneal(state, state, lineage, length, hot, self._draw.randrange(1 << 31))
+        state = self._lineages[int(len(self._lineages) * self._draw.random() ** 2)]
+        return _Anneal(state, state, state, length, hot, self._draw.randrange(1 << 31))
 
     def _offer(self, state: State, progress: Progress) -> None:
         if state.value < NEVER and (progress.value is None or state.value < progress.value):

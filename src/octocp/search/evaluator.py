@@ -5,8 +5,9 @@ each (stage, kind). Two `patience` settings let it wait for a better op that is 
 hold back its F while it has so many microbatches in flight.
 Memory is respected by admission: an F starts only if its activation fits, if what remains free still admits the
 device's oldest unfinished microbatch, and if the next one will find room once that is through. So the oldest
-microbatch of all can always go on, and no deadlock arises (docs/formulation.md). B and W need nothing more while
-no weight part exceeds its activation; where one does, the caller checks the finished schedule.
+microbatch of all can always go on, and no deadlock arises (docs/formulation.md). That is more than a plan needs: a rule
+leaves out the last condition, or the last two, and a schedule that then comes to rest is none. B and W need nothing
+more while no weight part exceeds its activation; where one does, the caller checks the finished schedule.
 
 Everything here is plain loops over integer arrays, for numba; `octocp.search.twin` is the readable twin.
 """
@@ -27,9 +28,11 @@ NEVER = 1 << 60
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
 # Indices into a rule vector: how long a W, and an F, waits for an op that outranks it, as a share of its own length;
-# what each microbatch costs an F, and a B, in rank; what alternation of F and B earns.
-WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE = 0, 1, 2, 3, 4
-RULES = 5
+# what each microbatch costs an F, and a B, in rank; what alternation of F and B earns; how an F is admitted to memory:
+# so that the next microbatch finds room too, so that the oldest does, or if it fits itself.
+WAIT_FOR_ANY, WAIT_FOR_BACKWARD, AGE_FORWARD, AGE_BACKWARD, ALTERNATE, ADMISSION = 0, 1, 2, 3, 4, 5
+RULES = 6
+NEXT_FITS, OLDEST_FITS, FITS = 0.0, 1.0, 2.0
 # The row of `priority` that says how many microbatches a stage may have in flight; 0 is as many as come.
 IN_FLIGHT = 3
 PRIORITY_ROWS = 4
@@ -168,6 +171,7 @@ def simulate(
                                 activation,
                                 held,
                                 room,
+                                rules[ADMISSION],
                             )
                         ):
                             continue
@@ -210,6 +214,7 @@ def simulate(
                                     activation,
                                     held,
                                     room,
+                                    rules[ADMISSION],
                                 )
                             ):
                                 continue
@@ -294,17 +299,20 @@ def _admits(
     activation: Ints,
     held: Ints,
     room: Ints,
+    admission: float,
 ) -> bool:
-    """Whether an F fits beside what is held and what the device's oldest unfinished microbatch still needs."""
-    oldest = done[1, lowest[device]]
+    """Whether an F fits beside what is held and, as the rule has it, what older microbatches still need."""
     need = held[device] + activation[stage]
+    if admission == FITS:
+        return bool(need <= room[device])
+    oldest = done[1, lowest[device]]
     for position in range(first_member[device], first_member[device + 1]):
         other = member[position]
         if done[0, other] <= oldest and not (other == stage and microbatch == oldest):
             need += activation[other]
     if need > room[device]:
         return False
-    if microbatch <= oldest + 1:
+    if microbatch <= oldest + 1 or admission == OLDEST_FITS:
         return True
     # Once the oldest is through, the next one must find room too, beside the younger ones begun by then.
     later = 0

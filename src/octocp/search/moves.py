@@ -12,6 +12,7 @@ import numpy as np
 
 from octocp.search.compiled import compiled
 from octocp.search.evaluator import (
+    ADMISSION,
     ALTERNATE,
     IN_FLIGHT,
     NEVER,
@@ -275,6 +276,10 @@ def mutate(shape: Ints, stages: int, cuts: Ints, place: Ints, priority: Floats, 
         rule = np.random.randint(0, rules.shape[0])
         if rule < 2:
             rules[rule] = 0.0 if np.random.random() < 0.4 else np.random.random()
+        elif rule == ADMISSION:
+            if not shape[S_LIMITED]:
+                return -1
+            rules[rule] = float(np.random.randint(0, 3))
         elif rule == ALTERNATE:
             rules[rule] = 0.0 if np.random.random() < 0.4 else 3.0 * np.random.random()
         else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from octocp.problem import B, F, Problem, W
 from octocp.schedule import Layout, Op, Schedule
+from octocp.search.evaluator import FITS, OLDEST_FITS
 
 Numbers = Sequence[float]
 
@@ -24,8 +25,8 @@ class Dispatcher:
     priority : sequence [kind][stage]
         Larger runs first; then how many microbatches each stage may have in flight, 0 for as many as come.
     rules : sequence
-        Patience of W for any op, patience of F for a B (both in shares of the op at hand), and what each
-        microbatch already started takes off the priority of F and of B.
+        Patience of W for any op, patience of F for a B (both in shares of the op at hand), what each
+        microbatch already started takes off the priority of F and of B, what alternation earns, and how F is admitted.
     """
 
     def __init__(self, problem: Problem, layout: Layout, priority: Sequence[Numbers], rules: Numbers) -> None:
@@ -33,7 +34,7 @@ class Dispatcher:
         self.priority, self.most_in_flight = priority[:3], priority[3]
         self.patience = {W: rules[0], F: rules[1]}
         self.ageing = {F: rules[2], B: rules[3], W: 0.0}
-        self.alternation = rules[4]
+        self.alternation, self.admission = rules[4], rules[5]
         self.last: dict[int, int] = dict.fromkeys(range(problem.n_devices), W)  # F or B that ran last
         self.started: dict[Op, int] = {}
         self.wakes = [0] * problem.n_devices  # when each device is free, or has chosen to look again
@@ -100,7 +101,8 @@ class Dispatcher:
         """Whether an op fits: only F takes memory, and only F is held back while too many are in flight.
 
         It must leave what the device's oldest microbatch still needs; and an F of a later one than the next, room
-        for the next once the oldest is through, beside the younger ones begun by then.
+        for the next once the oldest is through, beside the younger ones begun by then. The rule for admission leaves
+        out the second condition, or both.
         """
         if op.kind != F:
             return True
@@ -111,13 +113,15 @@ class Dispatcher:
         cap = self.problem.capacity[device]
         if cap is None:
             return True
+        if self.admission == FITS:
+            return self.held(device) + self.activation(op.stage) <= cap
         stages = self.layout.stages_on(device)
         oldest = self.count(B, stages[0])
         reserved = {Op(F, stage, oldest) for stage in stages} - set(self.started)
         sizes = [self.activation(other.stage) for other in reserved | {op}]
         if self.held(device) + sum(sizes) > cap:
             return False
-        if op.microbatch <= oldest + 1:
+        if op.microbatch <= oldest + 1 or self.admission == OLDEST_FITS:
             return True
         later = 0
         for stage in stages:
