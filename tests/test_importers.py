@@ -2,308 +2,37 @@
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from handmade import toy_instance, toy_plan
 from octocp.costs import build_problem
 from octocp.errors import InputError
-from octocp.heuristics.interleaved import interleaved, legal_groups
 from octocp.heuristics.one_f_one_b import one_f_one_b
 from octocp.importers import Imported, read_schedule
-from octocp.importers.megatron import read_megatron
 from octocp.importers.simpipe import read_simpipe
 from octocp.importers.torch_csv import read_torch_csv
 from octocp.problem import B, F, W
 from octocp.report.export import torch_csv
 from octocp.report.export.runtime import runtime_files
 from octocp.report.export.timeline import first_stage_apart, timeline
-from octocp.runtimes import megatron, megatron_order
+from octocp.runtimes import megatron
 from octocp.runtimes.layers import layers_of
-from octocp.runtimes.megatron import (
-    Arguments,
-    check_layout,
-    parse_arguments,
-    parse_hybrid,
-    parse_layout,
-    parse_list,
-    print_hybrid,
-    print_layout,
-    print_list,
-)
 from octocp.runtimes.text import recognise
 from octocp.schedule import Layout, Op
-from octocp.schema import Instance
-from octocp.schema.files import write_plan
+from octocp.schema.files import load_plan, write_plan
 from octocp.timing import time_orders
-from runtime_plans import plan_of, random_plans
-
-
-def blocks(count: int, devices: int, microbatches: int, *, mtp: int = 0, **stages: Any) -> Instance:
-    """An instance with an embedding, equal blocks, layers for prediction, and a head."""
-    times = {"forward_ms": 1, "backward_input_ms": 1, "backward_weight_ms": 1}
-    return Instance.model_validate(
-        {
-            "format": "octocp.instance/1",
-            "name": "blocks",
-            "model": {
-                "name": "blocks",
-                "layers": "E" + "T" * count + "m" * mtp + "L",
-                "kinds": {
-                    "E": {"name": "embedding", **times},
-                    "T": {"name": "transformer", **times},
-                    "m": {"name": "mtp", **times},
-                    "L": {"name": "head", **times},
-                },
-            },
-            "cluster": {"devices": devices},
-            "microbatches": microbatches,
-            "stages": {"max_per_device": None, **stages},
-            "tick_us": 1000,
-        }
-    )
-
-
-def hybrid(symbols: str, devices: int, microbatches: int = 4) -> Instance:
-    names = {"E": "embedding", "M": "mamba", "*": "attention", "-": "mlp", "#": "moe", "L": "head"}
-    kinds = {key: {"name": name, "forward_ms": 1, "backward_input_ms": 1} for key, name in names.items()}
-    return Instance.model_validate(
-        {
-            "format": "octocp.instance/1",
-            "name": "hybrid",
-            "model": {"name": "hybrid", "layers": list(symbols), "kinds": kinds},
-            "cluster": {"devices": devices},
-            "microbatches": microbatches,
-            "tick_us": 1000,
-        }
-    )
-
-
-def complaint(read: Any, *arguments: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-# ---- Megatron's layout string ----------------------------------------------------------------
-
-# Layouts of production recipes: ranks, chunks, decoder layers, layers for prediction, decoder layers by stage.
-RECIPES = {
-    "Et*4|(tttt|)*14tmL": (4, 4, 61, 1, [4] * 15 + [1]),
-    "Et*3|(tt|)*29,m|L": (16, 2, 61, 1, [3, *[2] * 29, 0, 0]),
-    "Et|(tt|)*30L": (16, 2, 61, 0, [1, *[2] * 30, 0]),
-    "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL": (8, 5, 80, 0, [*[2] * 35, 3, 2, 2, 2, 1]),
-    "Et*4|(t*7|)*5t*8|tmL": (2, 4, 48, 1, [4, *[7] * 5, 8, 1]),
-    "Et*7|t*7|t*7|t*6L": (2, 2, 27, 0, [7, 7, 7, 6]),
-    "Et|(t*7|)*6t*3L": (8, 1, 46, 0, [1, *[7] * 6, 3]),
-}
-
-
-@pytest.mark.parametrize("text", RECIPES)
-def test_layouts_of_recipes(text: str) -> None:
-    ranks, chunks, decoders, mtp, by_stage = RECIPES[text]
-    stages, places = parse_layout(text)
-    check_layout(Arguments(stages, False, 0, places), ranks)
-    assert len(stages) == ranks * chunks
-    assert [stage.count("t") for stage in stages] == by_stage
-    assert sum(by_stage) == decoders
-    printed = print_layout(stages)
-    assert parse_layout(printed)[0] == stages
-    assert print_layout(parse_layout(printed)[0]) == printed
-    assert parse_list(print_list(stages))[0] == stages
-
-    instance = blocks(decoders, ranks, 2 * ranks, mtp=mtp)
-    parsed = read_megatron(build_problem(instance), text, instance)
-    wanted = [len(stage) for stage in stages if stage]
-    assert list(parsed.layout.partition) == wanted
-    assert parsed.layout.placement == tuple(k % ranks for k, stage in enumerate(stages) if stage)
-    assert parsed.notes == ()
-    # Without names, the letters tell what the layers are.
-    assert read_megatron(build_problem(instance), text).layout == parsed.layout
-
-
-@pytest.mark.parametrize(
-    ("text", "stages"),
-    [
-        ("E||t|L", ["E", "", "t", "L"]),
-        ("E|*3tL", ["E", "", "", "tL"]),
-        ("E(t|t)*2L", ["Et", "tt", "tL"]),
-        ("E(|t)*2,L", ["E", "t", "tL"]),
-        ("E,t,,t|,L,", ["Ett", "L"]),
-        ("Et*1,2L", ["E" + "t" * 12 + "L"]),  # commas go first
-        ("Et*0|t*2L", ["E", "ttL"]),
-        ("E(t)*0(tt)*2*3L", ["E" + "t" * 6 + "L"]),
-        ("E(|)*2L", ["E", "", "L"]),
-    ],
-)
-def test_layout_corners(text: str, stages: list[str]) -> None:
-    assert list(parse_layout(text)[0]) == stages
-    assert list(parse_layout(print_layout(stages))[0]) == stages
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("Et |tL", "character 3: ' ' is a blank"),
-        ("Et|((t)*2|)*3L", r"character 5: '\(' is no part of a group"),
-        ("Et|(tt|)L", r"character 4: '\(' is no part of a group"),
-        ("Et|()*3tL", r"character 4: '\(' is no part of a group"),
-        ("Et*2*3L", r"character 5: '\*' repeats nothing"),
-        ("Et2L", "character 3: '2' repeats nothing"),
-        ("Ex|tL", "character 2: 'x' is no layer; the letters are E"),
-        ("E" + "t*99999999", "unrolls to more than"),
-        ("E(t*9999|)*9999L", "unrolls to more than"),
-    ],
-)
-def test_layouts_that_are_none_name_the_character(text: str, said: str) -> None:
-    assert re.search(said, complaint(parse_layout, text))
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks", "said"),
-    [
-        ("tE|tL", 2, "character 1: 't' comes first; the embedding E must"),
-        ("Et|t", 2, "character 4: 't' comes last; the loss L must"),
-        ("Et|EtL", 2, "character 4: a second embedding E"),
-        ("EtL|tL", 2, "character 3: a loss L before the end"),
-        ("Et|mtL", 2, "character 5: a decoder layer t after m"),
-        ("Et|t|m|mL", 2, "character 8: m in a second stage; all are in one, stage 2"),
-        ("Et|m||L", 2, "character 4: m in stage 1, which is not the last chunk of rank 1"),
-        ("Et|t|tL", 2, "has 3 stages on 2 ranks"),
-        ("|", 2, "has no layer"),
-    ],
-)
-def test_what_megatron_refuses(text: str, ranks: int, said: str) -> None:
-    stages, places = parse_layout(text)
-    assert said in complaint(check_layout, Arguments(stages, False, 0, places), ranks)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[["embedding"], ["decoder", "oops"]]', "[1][1]: 'oops' is no layer"),
-        ('[["embedding"], "decoder"]', "[1]: is no list"),
-        ('[["embedding"', "line 1, column 14"),
-        ("[]", "has no stage"),
-        ("[" * 100_000, "nested too deep"),
-    ],
-)
-def test_lists_that_are_none(text: str, said: str) -> None:
-    assert said in complaint(parse_list, text)
-
-
-def test_arguments_are_read_from_a_command_line() -> None:
-    text = (
-        "# a comment with --pipeline-model-parallel-size 7\n"
-        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|(t|)*6,L' \\\n"
-        "--microbatch-group-size-per-virtual-pipeline-stage=8\n"
-    )
-    read = parse_arguments(text)
-    assert (read.ranks, read.group, len(read.stages), read.hybrid) == (4, 8, 8, False)
-    assert parse_arguments("--hybrid-layer-pattern M--*|M-\n").stages == ("M--*", "M-")
-    assert parse_arguments('"Et|tL"').stages == ("Et", "tL")
-    assert parse_arguments("[['embedding'], ['decoder', ' Loss ']]").stages == ("E", "tL")
-    assert "is no number" in complaint(parse_arguments, "--pipeline-model-parallel-size x --hybrid-layer-pattern M|M")
-    assert "has no --pipeline-model-parallel-layout" in complaint(parse_arguments, "--pipeline-model-parallel-size 4")
-    for bare in ("--hybrid-layer-pattern", "--hybrid-layer-pattern=", "--pipeline-model-parallel-layout \n"):
-        assert bare.rstrip(" =\n") + ": has no value" in complaint(parse_arguments, bare)
-
-
-def test_hybrid_patterns() -> None:
-    assert parse_hybrid("M-M|*-E/M/M") == (("M-M", "*-E"), tuple(map(tuple, _places("M-M|*-E"))), 2)
-    assert print_hybrid(("M-M", "*-E")) == "M-M|*-E"
-    assert "character 3: 'x' is no layer" in complaint(parse_hybrid, "M-x|M")
-    assert "character 5: differs from the first depth" in complaint(parse_hybrid, "M/M/-")
-    assert "character 4: ' ' is no layer" in complaint(parse_hybrid, "M|- M")
-    for nothing in ('--hybrid-layer-pattern ""', "--hybrid-layer-pattern |", "--hybrid-layer-pattern /M"):
-        assert "the pattern has no layer" in complaint(check_layout, parse_arguments(nothing), 1)
-
-    instance = hybrid("EM-M*-#L", 2)
-    problem = build_problem(instance)
-    parsed = read_megatron(problem, "M-M|*-E", instance)
-    assert parsed.layout == Layout((0, 4, 8), (0, 1))
-    assert "character 5: 'M' is mamba; layer 4 of the instance is attention" in complaint(
-        read_megatron, problem, "M-M|M-E", instance
-    )
-    assert "has 5 layers" in complaint(read_megatron, problem, "M-M|*-", instance)
-
-
-def _places(text: str) -> list[list[str]]:
-    found: list[list[str]] = [[]]
-    for index, character in enumerate(text):
-        if character == "|":
-            found.append([])
-        else:
-            found[-1].append(f"character {index + 1}")
-    return found
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-def test_megatrons_order_is_that_of_the_heuristics(ranks: int, chunks: int) -> None:
-    for microbatches in range(1, 11):
-        instance = blocks(ranks * chunks, ranks, microbatches)
-        problem = build_problem(instance)
-        stages = ranks * chunks
-        layout = Layout((*range(stages), problem.n_layers), tuple(s % ranks for s in range(stages)))
-        if chunks == 1:
-            groups, wanted = [ranks], [one_f_one_b(problem, layout)]
-        else:
-            groups = legal_groups(ranks, microbatches)
-            assert groups == megatron_order.group_sizes(ranks, chunks, microbatches)
-            wanted = [interleaved(problem, layout, group) for group in groups]
-        for group, orders in zip(groups, wanted, strict=True):
-            steps = megatron_order.orders(ranks, chunks, microbatches, group)
-            without_w = [[("FB"[op.kind], op.stage, op.microbatch) for op in row if op.kind != W] for row in orders]
-            assert steps == without_w
-
-
-def test_an_empty_stage_is_dropped_with_a_note() -> None:
-    instance = blocks(4, 2, 4)
-    parsed = read_megatron(build_problem(instance), "Ett||t|tL", instance)
-    assert parsed.layout == Layout((0, 3, 4, 6), (0, 0, 1))
-    assert parsed.notes == ("stage 1 without layers dropped: in Megatron, what passes through takes one transfer more",)
-    # The order is Megatron's over all four stages.
-    steps = megatron_order.orders(2, 2, 4, 2)
-    assert [op.stage for op in parsed.orders[1] if op.kind == F] == [2] * 4
-    assert len(parsed.orders[1]) == 3 * sum(kind == "F" and stage == 3 for kind, stage, _ in steps[1])
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("Ett|tttL", "character 7: has 5 decoder layers (t); the instance has 4"),
-        ("Et|ttL", "has 3 decoder layers (t); the instance has 4"),
-        ("Ettm|ttL", "decoder layer t after m"),
-        ("--pipeline-model-parallel-size 4\n--pipeline-model-parallel-layout Et|t|t|tL", "is 4; there are 2 devices"),
-        (
-            "--pipeline-model-parallel-layout Et|t|t|tL --microbatch-group-size-per-virtual-pipeline-stage 3",
-            "leaves 1 of 4 microbatches over",
-        ),
-        (
-            "--pipeline-model-parallel-layout Et|t|t|tL --microbatch-group-size-per-virtual-pipeline-stage 5",
-            "is 5, with 2 ranks and 4 microbatches (2 to 4)",
-        ),
-    ],
-)
-def test_layouts_that_do_not_fit(text: str, said: str) -> None:
-    instance = blocks(4, 2, 4)
-    assert said in complaint(read_megatron, build_problem(instance), text, instance)
-
-
-def test_rules_of_the_instance_hold_for_what_is_read() -> None:
-    instance = blocks(4, 2, 4, partition=[2, 4])
-    assert "layout: does not fit the instance: the instance fixes another partition" in complaint(
-        read_megatron, build_problem(instance), "Ett|ttL", instance
-    )
-
+from runtime_plans import blocks, complaint, hybrid, plan_of, random_plans
+from terminal import octocp, refused
 
 # ---- SimPipe ---------------------------------------------------------------------------------
 
+TITAN = """
+[parallelism]
+module_fqns_per_model_part = [["tok_embeddings"], ["layers.0", "norm", "output"]]
+"""
 SIMPIPE = """
 profiled_data: true
 model: {name: x}
@@ -474,28 +203,6 @@ def _of_last_stage(plan):
     )
 
 
-@pytest.mark.parametrize(("ranks", "chunks", "group"), [(2, 1, 2), (2, 2, 2), (2, 2, 4), (3, 2, 3), (2, 3, 4)])
-def test_round_trip_through_megatron(ranks: int, chunks: int, group: int, tmp_path: Path) -> None:
-    stages = ranks * chunks
-    instance = blocks(2 * stages, ranks, 4 * ranks)
-    problem = build_problem(instance)
-    partition = (2, *[2] * (stages - 2), 4) if stages > 2 else (3, 3)
-    partition = (*partition[:-1], problem.n_layers - sum(partition[:-1]))
-    placement = tuple(s % ranks for s in range(stages))
-    layout = Layout((0, *(sum(partition[: s + 1]) for s in range(stages))), placement)
-    orders = one_f_one_b(problem, layout) if chunks == 1 else interleaved(problem, layout, group)
-    plan = plan_of(instance, partition, placement, orders, fused=True)
-    file = tmp_path / "plan.megatron.txt"
-    made = runtime_files(plan, "megatron", file)
-    assert made.notes == ()
-    file.write_bytes(made.files[file])
-    read = read_schedule(problem, file, instance=instance)
-    assert read.schedule.layout == layout
-    assert (read.schedule.start == time_orders(problem, layout, orders, fused=True).start).all()
-    assert read.schedule.makespan == plan.makespan
-    assert read.name == "plan"
-
-
 def test_round_trip_through_simpipe(tmp_path: Path) -> None:
     instance = blocks(6, 2, 4)
     plan = plan_of(instance, (2, 1, 2, 3), (0, 1, 1, 0), _dispatched(instance, (2, 1, 2, 3), (0, 1, 1, 0)))
@@ -543,10 +250,50 @@ def test_formats_are_told_from_the_text() -> None:
         ('{"format": "octocp.plan/1"}', "x.json", "plan"),
     ):
         assert recognise(text, file) == form, text
+    assert recognise(TITAN, "x") == recognise("", "x.toml") == "torchtitan"
+    assert recognise("0F0;0B0\n", "x.csv") == recognise("oops\n1F0\n", "x.csv") == "torch-csv"
+    assert recognise("Ex|tL\n", "layout.txt") == "megatron"
     assert "is in no format" in complaint(recognise, "hello world", "x.txt")
+    assert "TorchTitan's TOML" in complaint(recognise, '{"a": 1}', "x.json")
     for text in ("# mine\nformat: octocp.instance/1\nname: x\n", '{"name": "x", "format": "octocp.instance/1"}'):
         assert complaint(recognise, text, "x.yaml") == "is an OctoCP instance, not a schedule"
     assert recognise('{"instance": {"format": "octocp.instance/1"}, "format": "octocp.plan/1"}') == "plan"
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "said"),
+    [
+        (
+            "a,b\n1,2\n",
+            "x.csv",
+            "is no PyTorch pipelining CSV: its first cell is 'a' (a row for each rank, of cells such as",
+        ),
+        (
+            "device,stage,microbatch,kind,start\n",
+            "x.csv",
+            "is OctoCP's table of ops, for spreadsheets (octocp export PLAN",
+        ),
+        (
+            '{"traceEvents": []}',
+            "x.json",
+            "is a Chrome trace: what ran when, and no schedule to read (the CSV of the run;",
+        ),
+        ('[{"ph": "X", "name": "PP:0F0"}]', "x.json", "is a Chrome trace"),
+        ("", "x.csv", "is empty (a plan, a PyTorch pipelining CSV, a Megatron layout"),
+        ("\n\n", "x.csv", "is empty (a plan, a PyTorch pipelining CSV, a Megatron layout"),
+        ("\0", "x.csv", "is not text: it holds NUL bytes (a plan, a PyTorch pipelining CSV"),
+    ],
+)
+def test_what_is_no_schedule_has_a_hint_that_helps(text: str, file: str, said: str, tmp_path: Path) -> None:
+    """Not on instances, which is what the reader of text files is mostly for."""
+    (tmp_path / file).write_text(text)
+    problem = build_problem(blocks(1, 2, 2))
+    for message in (
+        complaint(read_schedule, problem, tmp_path / file),
+        refused("check", "--runtime", tmp_path / file).removeprefix("octocp: "),
+    ):
+        assert message.startswith(f"{tmp_path / file}: {said}")
+        assert "octocp new" not in message
 
 
 def test_read_schedule_names_the_file(tmp_path: Path) -> None:
@@ -576,3 +323,59 @@ def test_numbers_of_any_length_and_endless_strings_are_refused_at_once():
         megatron.parse_list("[" + "9" * 5000 + "]")
     with pytest.raises(InputError, match="4000000 characters"):
         megatron.parse_layout("(t" * 2_000_000)
+
+
+# ---- the command -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(toy_instance().model_dump_json())
+    return tmp_path
+
+
+def test_an_import_keeps_away_from_what_solve_wrote(folder: Path) -> None:
+    """The plan of mine.yaml is mine.plan.json, and files of several formats have one each."""
+    plan = toy_plan()
+    write_plan(plan, "mine.plan.json")
+    before = Path("mine.plan.json").read_bytes()
+    for form in ("torch-csv", "simpipe"):
+        assert octocp("export", "mine.plan.json", "--to", form).code == 0
+    Path("mine.csv").write_bytes(Path("mine.torch.csv").read_bytes())
+    for file in ("mine.torch.csv@3,3", "mine.simpipe.yaml", "mine.csv@3,3", "mine.plan.json"):
+        ran = octocp("import", file, "mine.yaml")
+        assert ran.code == 0, ran
+        name = file.partition("@")[0].removesuffix(".json").removesuffix(".plan").removesuffix(".csv")
+        written = f"{name.removesuffix('.yaml')}.imported.plan.json"
+        assert ran.err.splitlines()[-1] == f"Written to {written}."
+        assert load_plan(written).solve.found_by == f"imported from {file.partition('@')[0]}"
+    assert len(list(folder.glob("*.imported.plan.json"))) == 3
+    assert Path("mine.plan.json").read_bytes() == before
+    assert "is the input itself" in refused("import", "mine.plan.json", "mine.yaml", "-o", "mine.plan.json")
+
+
+def test_an_import_says_how_good_it_can_be(folder: Path) -> None:
+    write_plan(toy_plan(), "mine.plan.json")
+    ran = octocp("import", "mine.plan.json", "mine.yaml", "-o", "out.plan.json")
+    plan = load_plan("out.plan.json")
+    best = json.loads(octocp("bound", "mine.yaml", "--json").out)[0]
+    assert (plan.lower_bound, plan.solve.bound_name) == (best["value"], best["name"])
+    assert plan.lower_bound < plan.makespan
+    assert f"makespan {plan.makespan:.6g} ms ({plan.makespan} ticks), lower bound {best['value_ms']:.6g} ms" in ran.out
+    assert ran.err.splitlines()[0] == (
+        f"note: the lower bound ({best['name']}) holds for every plan of the instance: the best one is at most "
+        f"{100 * plan.gap:.1f} % shorter; octocp solve mine.yaml looks for it"
+    )
+    # Where the bound is reached, there is nothing to look for.
+    alone = toy_instance(cluster__devices=1)
+    Path("alone.yaml").write_text(alone.model_dump_json())
+    write_plan(toy_plan(alone, (6,), (0,)), "alone.plan.json")
+    ran = octocp("import", "alone.plan.json", "alone.yaml", "-o", "out.plan.json")
+    assert ran.err.splitlines()[0] == "note: no plan of this instance has a smaller makespan"
+    assert load_plan("out.plan.json").status == "optimal"
+
+
+def test_names_that_no_file_can_have_are_refused(folder: Path) -> None:
+    for name in ("a" * 300, "a" * 300 + "@1,2", "a\0b"):
+        assert "no such file" in refused("import", name, "mine.yaml")

@@ -22,8 +22,8 @@ def check(
         typer.Option(
             "--runtime",
             metavar="FILE",
-            help="A PyTorch pipelining CSV: what PyTorch needs and does not check itself, by row and column. Or a "
-            "Megatron layout, by character. May be repeated.",
+            help="A PyTorch pipelining CSV: what PyTorch needs and does not check itself, by row and column; or a "
+            "TorchTitan file with its CSV. Or a Megatron layout, by character. May be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -61,13 +61,12 @@ def _check_plan(path: Path) -> int:
 
 
 def _check_runtime(path: Path) -> int:
-    from octocp.runtimes.check import check_text
-    from octocp.schema.reading import read_text
+    from octocp.runtimes.check import check_file
 
     try:
-        report = check_text(read_text(path), path.name)
+        report = check_file(path)
     except InputError as error:
-        complain(str(error.in_file(str(path))))
+        complain(str(error))
         return error.exit_code
     for line in report.remarks:
         note(f"{path}: note: {line}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from octocp.cli.options import InstanceArgument
 from octocp.cli.output import ensure_writable, note, write
 from octocp.errors import InputError
 
+if TYPE_CHECKING:
+    from octocp.schema import Plan
+
 
 def import_(
     file: Annotated[
@@ -19,13 +23,15 @@ def import_(
         typer.Argument(
             metavar="FILE",
             help="A PyTorch pipelining CSV (FILE@N,N,... adds the layers of each stage, which it does not say), a "
-            "Megatron layout, a SimPipe file or a plan.",
+            "Megatron layout, a SimPipe or TorchTitan file, a plan.",
         ),
     ],
     instance: InstanceArgument,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it. [default: NAME.plan.json here]"),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to write it. [default: NAME.imported.plan.json here]"
+        ),
     ] = None,
 ) -> None:
     """Turn a schedule of your own into a plan.
@@ -39,9 +45,9 @@ def import_(
     from octocp.schema.files import write_plan
 
     path, partition = file_and_partition(file)
-    if not path.exists():
+    if not os.path.exists(path):  # which, other than Path.exists, takes names that are too long
         raise InputError("no such file", file=str(path))
-    output = output or Path((path.name.partition(".")[0] or "own") + ".plan.json")
+    output = output or Path(_stem(path) + ".imported.plan.json")
     ensure_writable(output, reads=path)
     loaded, source = load(instance)
     with naming(source):
@@ -50,4 +56,25 @@ def import_(
         note(f"{path}: {text}")
     write_plan(plan, output)
     write(f"{plan.instance.name}: {sentence(plan, analyse(plan).bubble)}\n")
+    note(f"note: {_how_good(plan, instance)}")
     note(f"Written to {output}.")
+
+
+def _stem(path: Path) -> str:
+    """Return a name that tells files of several formats apart; never one under which `solve` writes."""
+    name = path.name
+    for suffix in (".json", ".csv", ".txt", ".yaml", ".yml", ".toml", ".plan"):
+        name = name.removesuffix(suffix)
+    return name or "own"
+
+
+def _how_good(plan: Plan, instance: str) -> str:
+    """Say how far the schedule may be from the best one."""
+    from octocp.report.units import percent
+
+    if plan.value <= plan.lower_bound:
+        return f"no plan of this instance has a smaller {plan.objective}"
+    return (
+        f"the lower bound ({plan.solve.bound_name}) holds for every plan of the instance: the best one is at most "
+        f"{percent(plan.gap)} shorter; octocp solve {instance} looks for it"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ _PARTITION = re.compile(r"(.+)@([0-9]{1,6}(?:,[0-9]{1,6})*)")
 def file_and_partition(given: str | Path) -> tuple[Path, tuple[int, ...] | None]:
     """Take ``own.torch.csv@4,3,3`` apart: the file and the layers of each stage; a file of that name goes first."""
     path, found = Path(given), _PARTITION.fullmatch(str(given))
-    if found is None or path.exists():
+    if found is None or os.path.exists(path):  # Path.exists fails on a name that is too long
         return path, None
     return Path(found[1]), tuple(map(int, found[2].split(",")))
 

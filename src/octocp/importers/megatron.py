@@ -40,8 +40,8 @@ def read_megatron(problem: Problem, text: str, instance: Instance | None = None)
 def _orders(problem: Problem, arguments: Arguments, kept: list[int]) -> list[list[Op]]:
     ranks, microbatches = problem.n_devices, problem.n_microbatches
     chunks = len(arguments.stages) // ranks
+    megatron_order.check_group(ranks, chunks, microbatches, arguments.group)
     group = arguments.group or ranks
-    megatron_order.check_group(ranks, chunks, microbatches, group)
     here = {number: stage for stage, number in enumerate(kept)}
     return [
         [op for kind, number, m in steps if number in here for op in op_of(problem, kind, here[number], m)]

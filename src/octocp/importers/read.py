@@ -9,13 +9,18 @@ from pathlib import Path
 from octocp.errors import InputError
 from octocp.importers.parsed import Parsed
 from octocp.problem import Problem
-from octocp.runtimes.text import Format, recognise
+from octocp.runtimes.text import Format, read_file, recognise
 from octocp.schedule import Schedule
 from octocp.schema import Instance
-from octocp.schema.reading import read_text
 from octocp.timing import DeadlockError, time_orders
 
-TITLES: dict[Format, str] = {"torch-csv": "PyTorch", "megatron": "Megatron", "simpipe": "SimPipe", "plan": "plan"}
+TITLES: dict[Format, str] = {
+    "torch-csv": "PyTorch",
+    "megatron": "Megatron",
+    "simpipe": "SimPipe",
+    "torchtitan": "TorchTitan",
+    "plan": "plan",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def read_schedule(
     instance: Instance | None = None,
     partition: Sequence[int] | None = None,
 ) -> Imported:
-    """Read a schedule for an instance: a PyTorch CSV, a Megatron layout, a SimPipe YAML file or a plan.
+    """Read a schedule for an instance: a PyTorch CSV, a Megatron layout, a SimPipe or TorchTitan file, a plan.
 
     Parameters
     ----------
@@ -59,7 +64,7 @@ def read_schedule(
         The file is missing or wrong, or does not fit the instance; one line that names the cell, character or key.
     """
     path = Path(path)
-    text = read_text(path)
+    text = read_file(path)
     try:
         form = recognise(text, path.name)
         parsed = read_text_as(form, problem, text, path, instance, partition)
@@ -84,7 +89,7 @@ def read_text_as(
     Parameters
     ----------
     path : Path, optional
-        The file that it comes from: messages of a plan name its lines.
+        The file that it comes from: messages of a plan name its lines, and a TorchTitan file has its CSV beside it.
     partition : sequence of int, optional
         Layers per stage, for a PyTorch CSV.
     """
@@ -103,6 +108,10 @@ def read_text_as(
         from octocp.importers.simpipe import read_simpipe
 
         return read_simpipe(problem, text, instance)
+    if form == "torchtitan":
+        from octocp.importers.torchtitan import read_torchtitan
+
+        return read_torchtitan(problem, text, path, instance)
     from octocp.importers.plan import read_plan
 
     return read_plan(problem, text, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from octocp.errors import InputError
@@ -84,7 +85,7 @@ def _without_first_stage_halves(table: Table) -> Table:
     )
     halves = {(a.kind, a.microbatch) for row in table.rows for a in row if a.stage == 0 and a.kind in "IW"}
     complete = all((("W" if kind == "I" else "I"), microbatch) in halves for kind, microbatch in halves)
-    return Table(rows, table.unreadable, table.empty) if complete else table
+    return replace(table, rows=rows) if complete else table
 
 
 def _check_size(problem: Problem, table: Table) -> None:

@@ -24,6 +24,8 @@ HYBRID = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 # Letters that hybrid models have beyond those: gated delta net, sparse and latent attention.
 OTHER_HYBRID = "GD+"
 MOST_SYMBOLS = 50_000
+# The flag of the group size of interleaving.
+GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 
 _GROUP = re.compile(r"\(([^)]+)\)\*([0-9]+)")
 _REPEAT = re.compile(r"(.)\*([0-9]+)")
@@ -74,7 +76,7 @@ def parse_arguments(text: str) -> Arguments:
     flags = {match["name"]: next(v for v in match.groups()[1:] if v is not None) for match in _FLAG.finditer(kept)}
     whole = kept.strip()
     ranks, group = _number(flags, "pipeline-model-parallel-size"), None
-    for name in ("microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"):
+    for name in (GROUP, "microbatch-group-size-per-vp-stage"):
         group = _number(flags, name) or group
     layout, hybrid = flags.get("pipeline-model-parallel-layout"), flags.get("hybrid-layer-pattern")
     if layout is None and hybrid is None:
@@ -83,7 +85,8 @@ def parse_arguments(text: str) -> Arguments:
         if flags:
             raise InputError("has no --pipeline-model-parallel-layout and no --hybrid-layer-pattern")
         whole = whole[1:-1] if len(whole) > 1 and whole[0] == whole[-1] and whole[0] in "\"'" else whole
-        if whole.startswith("[") or (set(whole) <= set("EtmL|()*,0123456789 \t") and set(whole) & set("tL")):
+        # Letters that only the one or the other has; a wrong one must not make it the other.
+        if whole.startswith("[") or sum(map("tmL()".count, whole)) > sum(map("MGD-+/".count, whole)):
             layout = whole
         else:
             hybrid = whole
@@ -156,7 +159,8 @@ def _unrolled(letters: list[tuple[str, int]], pattern: re.Pattern[str]) -> list[
     done = 0
     for match in pattern.finditer(text):
         made += letters[done : match.start()]
-        times = int(match[2]) if len(match[2]) < 8 else MOST_SYMBOLS
+        digits = match[2].lstrip("0") or "0"
+        times = int(digits) if len(digits) < 8 else MOST_SYMBOLS
         body = letters[match.start(1) : match.end(1)]
         if len(made) + times * len(body) > MOST_SYMBOLS:
             raise InputError(f"unrolls to more than {MOST_SYMBOLS} symbols", place=_at(letters[match.start()][1]))

@@ -7,13 +7,19 @@ description and kept apart from `octocp.heuristics.interleaved`, so that the one
 from __future__ import annotations
 
 from octocp.errors import InputError
+from octocp.runtimes.megatron import GROUP
 
 Step = tuple[str, int, int]
 """Kind (F, or B for the whole backward), stage, microbatch."""
 
 
-def check_group(ranks: int, chunks: int, microbatches: int, group: int) -> None:
+def check_group(ranks: int, chunks: int, microbatches: int, group: int | None) -> None:
     """Check Megatron's condition on the group: P <= g <= M, and a remainder of M is 0 or at least P.
+
+    Parameters
+    ----------
+    group : int or None
+        None is Megatron's default, P.
 
     Raises
     ------
@@ -22,19 +28,27 @@ def check_group(ranks: int, chunks: int, microbatches: int, group: int) -> None:
     """
     if chunks == 1:
         return
-    place = "--microbatch-group-size-per-virtual-pipeline-stage"
+    if microbatches < ranks:
+        raise InputError(
+            f"Megatron interleaves only with as many microbatches as ranks or more, not {microbatches} on {ranks}",
+            right=f"at least {ranks} microbatches, or one stage on every rank",
+        )
+    place = f"--{GROUP}"
+    size = f"is {group}" if group is not None else f"is {ranks} by default"
+    group = group or ranks
     if not ranks <= group <= microbatches:
         raise InputError(
-            f"is {group}, with {ranks} ranks and {microbatches} microbatches",
+            f"{size}, with {ranks} ranks and {microbatches} microbatches",
             place=place,
-            right=f"{ranks} to {microbatches}" if ranks <= microbatches else f"at least {ranks} microbatches",
+            right=f"{ranks} to {microbatches}",
         )
     rest = microbatches % group
     if 0 < rest < ranks:
+        fitting = next(size for size in group_sizes(ranks, chunks, microbatches) if size > group)
         raise InputError(
-            f"is {group}, which leaves {rest} of {microbatches} microbatches over",
+            f"{size}, which leaves {rest} of {microbatches} microbatches over",
             place=place,
-            right=f"none or at least {ranks} left over",
+            right=f"none or at least {ranks} left over, e.g. {fitting}",
         )
 
 
@@ -65,7 +79,7 @@ def orders(ranks: int, chunks: int, microbatches: int, group: int) -> list[list[
 
 
 def group_sizes(ranks: int, chunks: int, microbatches: int) -> list[int]:
-    """Return the group sizes that Megatron takes, P (its default) first; with one chunk they are all the same."""
+    """Return the group sizes that Megatron takes, the smallest first; with one chunk they are all the same."""
     if chunks == 1:
         return [ranks]
     return [g for g in range(ranks, microbatches + 1) if microbatches % g == 0 or microbatches % g >= ranks]

@@ -22,6 +22,9 @@ TRANSFERS = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
 WITHOUT_MICROBATCH = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 MOST_RANKS = 1_024
 
+Key = tuple[int, str, int]
+"""Stage, kind, microbatch."""
+
 _KINDS = "|".join((*WITHOUT_MICROBATCH, *TRANSFERS, *COMPUTE))
 _ACTION = re.compile(rf"([0-9]{{1,6}})({_KINDS})([0-9]{{0,6}})")
 _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
@@ -64,11 +67,14 @@ class Table:
         Cells that are no action, one complaint each.
     empty : tuple of (row, column)
         Cells with nothing in them.
+    garbled : frozenset of int
+        Rows with a cell that is no action.
     """
 
     rows: tuple[tuple[Action, ...], ...]
     unreadable: tuple[str, ...]
     empty: tuple[tuple[int, int], ...]
+    garbled: frozenset[int] = frozenset()
 
     @property
     def has_transfers(self) -> bool:
@@ -94,6 +100,15 @@ class Table:
                     found.setdefault(action.stage, rank)
         return found
 
+    def index(self) -> dict[Key, Action]:
+        """Return every action that has a microbatch; of one given twice, the first."""
+        found: dict[Key, Action] = {}
+        for row in self.rows:
+            for action in row:
+                if action.microbatch is not None:
+                    found.setdefault((action.stage, action.kind, action.microbatch), action)
+        return found
+
 
 def parse(text: str) -> Table:
     """Read a file; what is in no cell's format is kept as a complaint, so that all of them can be told.
@@ -106,6 +121,7 @@ def parse(text: str) -> Table:
     rows: list[tuple[Action, ...]] = []
     unreadable: list[str] = []
     empty: list[tuple[int, int]] = []
+    garbled: set[int] = set()
     try:
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
@@ -120,14 +136,19 @@ def parse(text: str) -> Table:
                 continue
             read = _actions(content.strip(), row, column)
             if read is None:
-                shown = content.strip()[:40]
-                unreadable.append(
-                    f"{cell(row, column)}: {shown!r} is no action (a stage, a kind and a microbatch, as in 2F0)"
-                )
+                unreadable.append(f"{cell(row, column)}: {content.strip()[:40]!r} {_reason(content)}")
+                garbled.add(row)
             else:
                 actions += read
         rows.append(tuple(actions))
-    return Table(tuple(rows), tuple(unreadable), tuple(empty))
+    return Table(tuple(rows), tuple(unreadable), tuple(empty), frozenset(garbled))
+
+
+def _reason(content: str) -> str:
+    several = re.split(r"[;\s|]+", content.strip())
+    if len(several) > 1 and all(map(_ACTION.fullmatch, several)):
+        return "holds several actions; commas stand between cells"
+    return "is no action (a stage, a kind and a microbatch, as in 2F0)"
 
 
 def _actions(content: str, row: int, column: int) -> list[Action] | None:

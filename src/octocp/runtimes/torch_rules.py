@@ -7,23 +7,22 @@ actions as sets, so that an op given twice passes and runs twice; a ``compute_co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import pairwise, zip_longest
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
 
+from octocp.runtimes import torch_transfers
 from octocp.runtimes.text import shortened
-from octocp.runtimes.torch_csv import COMPUTE, TRANSFERS, Action, Table, cell, unreadable
-
-Key = tuple[int, str, int]
+from octocp.runtimes.torch_csv import COMPUTE, Action, Key, Table, cell, unreadable
 
 
 def violations(table: Table) -> list[str]:
     """Return every rule that a file breaks, one line each, with the row and the column of the cell."""
     found = unreadable(table)
-    for rule in (_ranks, _owners, _twice, _last_stage, _first_stage):
+    for rule in (_ranks, _owners, _twice, _last_stage, _first_stage, _overlaps):
         found += shortened(list(rule(table)))
     found += _missing(table) + shortened(list(_order_on_rank(table)))
     if table.has_transfers:
-        for rule in (_empty_cells, _transfers, _first_in_first_out, _reduce):
+        for rule in torch_transfers.RULES:
             found += shortened(list(rule(table)))
     # With anything missing or in the wrong place, waiting ranks would only repeat it.
     return found or list(_deadlock(table))
@@ -41,6 +40,8 @@ def remarks(table: Table) -> list[str]:
         )
     if two_way(owner):
         said.append("a rank sends both activations and gradients to one other: never set defer_pp_recv=True with it")
+    if table.has_transfers:
+        said += shortened(list(torch_transfers.crossing(table)))
     return said
 
 
@@ -54,25 +55,18 @@ def _compute(table: Table) -> Iterator[Action]:
     return (action for row in table.rows for action in row if action.kind in COMPUTE)
 
 
-def _first(table: Table) -> dict[Key, Action]:
-    """Index every action that has a microbatch; of one given twice, the first."""
-    index: dict[Key, Action] = {}
-    for row in table.rows:
-        for action in row:
-            if action.microbatch is not None:
-                index.setdefault((action.stage, action.kind, action.microbatch), action)
-    return index
-
-
 def _ranks(table: Table) -> Iterator[str]:
     """Every rank owns a stage; a blank line, also at the end, is a rank."""
     for row, actions in enumerate(table.rows):
-        if not any(action.kind in COMPUTE for action in actions):
+        # Of a row with cells that cannot be read, nobody knows.
+        if row not in table.garbled and not any(action.kind in COMPUTE for action in actions):
             blank = not actions and not any(place[0] == row for place in table.empty)
-            yield (
-                f"row {row + 1} (rank {row}): is blank, and every line is a rank; delete it"
+            # Behind the last rank, a blank line is one too many; before it, the rank's own may be lost.
+            more = "" if not any(table.rows[row + 1 :]) else f", or write there what rank {row} runs"
+            yield f"row {row + 1} (rank {row}): " + (
+                f"is blank, and every line is a rank; delete it{more}"
                 if blank
-                else f"row {row + 1} (rank {row}): runs no stage; every rank needs one"
+                else "runs no stage; every rank needs one"
             )
 
 
@@ -122,7 +116,7 @@ def _missing(table: Table) -> list[str]:
     absent = table.stages - len(stages)
     present = set(stages)
     found = shortened((f"stage {s} is on no rank" for s in range(table.stages) if s not in present), absent)
-    owner, index = table.owners(), _first(table)
+    owner, index = table.owners(), table.index()
     for stage in stages:
         f, b, i, w = (done[stage, kind] for kind in "FBIW")
         row = f"row {owner[stage] + 1} (rank {owner[stage]})"
@@ -162,97 +156,35 @@ def _order_on_rank(table: Table) -> Iterator[str]:
             seen.add((action.stage, action.kind, action.microbatch))
 
 
-def _empty_cells(table: Table) -> Iterator[str]:
-    for row, column in table.empty:
-        yield f"{cell(row, column)}: is empty; a file with transfers is run as it is, and may have no empty cells"
+def _parts(row: Sequence[Action]) -> list[list[Action]]:
+    """Return the actions of a row by cell; several in one are the parts of an OVERLAP_F_B."""
+    return [list(parts) for _, parts in groupby(row, key=lambda action: action.column)]
 
 
-def _partner(action: Action) -> Key:
-    """Return the other half of a transfer."""
-    step = 1 if action.kind in ("SEND_F", "RECV_B") else -1
-    half = action.kind.replace("SEND", "RECV") if "SEND" in action.kind else action.kind.replace("RECV", "SEND")
-    return action.stage + step, half, action.microbatch or 0
-
-
-def _transfers(table: Table) -> Iterator[str]:
-    """Every op whose neighbour is on another rank has its transfer, in the right place."""
-    owner, index = table.owners(), _first(table)
+def _overlaps(table: Table) -> Iterator[str]:
+    """The parts of an OVERLAP_F_B run at the same time: none may need another."""
     for row in table.rows:
-        at = {(a.stage, a.kind, a.microbatch): position for position, a in enumerate(row)}
-        for position, action in enumerate(row):
-            m = action.microbatch or 0
-            if action.kind in TRANSFERS:
-                other = _partner(action)
-                if owner.get(action.stage) != action.row:
-                    yield f"{action.where}: stage {action.stage} is not on this rank"
-                elif other[0] not in owner:
-                    yield f"{action.where}: there is no stage {other[0]} to talk to"
-                elif owner[other[0]] == action.row:
-                    yield f"{action.where}: stage {other[0]} is on the same rank, where nothing is sent"
-                elif other not in index:
-                    yield f"{action.where}: has no {other[0]}{other[1]}{m} on rank {owner[other[0]]}"
-                elif "SEND" in action.kind:
-                    kinds = ("F",) if action.kind == "SEND_F" else ("B", "I")
-                    if not any(at.get((action.stage, kind, m), position) < position for kind in kinds):
-                        yield f"{action.where}: sends before {action.stage}{kinds[0]}{m} has run"
-                continue
-            neighbour = {"F": action.stage - 1, "B": action.stage + 1, "I": action.stage + 1}.get(action.kind, -1)
-            if neighbour in owner and owner[neighbour] != action.row:
-                receive = "RECV_F" if action.kind == "F" else "RECV_B"
-                if at.get((action.stage, receive, m), position) >= position:
-                    yield f"{action.where}: has no {action.stage}{receive}{m} before it"
-
-
-def _first_in_first_out(table: Table) -> Iterator[str]:
-    """Between two ranks nothing is labelled: the k-th receive gets what the k-th send sent."""
-    owner = table.owners()
-    sent: dict[tuple[int, int], list[Action]] = defaultdict(list)
-    received: dict[tuple[int, int], list[Action]] = defaultdict(list)
-    for row in table.rows:
-        for action in row:
-            if action.kind in TRANSFERS and _partner(action)[0] in owner:
-                peer = owner[_partner(action)[0]]
-                if "SEND" in action.kind:
-                    sent[action.row, peer].append(action)
-                else:
-                    received[peer, action.row].append(action)
-    for pair in sorted(sent.keys() & received.keys()):
-        for one, other in zip_longest(sent[pair], received[pair]):
-            if one is None or other is None:
-                break  # a missing half, which `_transfers` has told of
-            if _partner(one) != (other.stage, other.kind, other.microbatch or 0):
-                yield (
-                    f"{other.where}: would receive what {one.where} sends; "
-                    f"rank {pair[1]} must receive in the order in which rank {pair[0]} sends"
-                )
-                break  # everything after it is shifted too
-
-
-def _reduce(table: Table) -> Iterator[str]:
-    """Without REDUCE_GRAD, gradients are not divided by the number of microbatches."""
-    for row in table.rows:
-        last: dict[int, int] = {}
-        reduced: dict[int, int] = {}
-        for position, action in enumerate(row):
-            if action.kind in ("B", "W"):
-                last[action.stage] = position
-            elif action.kind == "REDUCE_GRAD":
-                reduced.setdefault(action.stage, position)
-        for stage, position in last.items():
-            if stage not in reduced:
-                yield (
-                    f"{row[position].where}: no {stage}REDUCE_GRAD follows; gradients would not be divided by the "
-                    "number of microbatches"
-                )
-            elif reduced[stage] < position:
-                yield f"{row[reduced[stage]].where}: comes before {row[position].where}; it must follow the last B or W"
+        for parts in _parts(row):
+            names = {(a.stage, "I" if a.kind == "B" else a.kind, a.microbatch): a for a in parts if len(parts) > 1}
+            for action in parts:
+                stage, m = action.stage, action.microbatch
+                needs = {
+                    "F": [(stage - 1, "F", m)],
+                    "B": [(stage, "F", m), (stage + 1, "I", m)],
+                    "I": [(stage, "F", m), (stage + 1, "I", m)],
+                    "W": [(stage, "I", m)],
+                }.get(action.kind, [])
+                for need in needs:
+                    if need in names:
+                        yield f"{action.where}: needs {names[need]} of its own cell, whose parts run at the same time"
 
 
 def _deadlock(table: Table) -> Iterator[str]:
-    """Run all ranks; where none can go on, say what each waits for."""
+    """Run all ranks, a cell once all of its parts can; where none can go on, say what each waits for."""
     owner, comms = table.owners(), table.has_transfers
     done: set[Key] = set()
-    at = [0] * len(table.rows)
+    rows = [_parts(row) for row in table.rows]
+    at = [0] * len(rows)
 
     def waits_for(action: Action) -> Key | None:
         stage, m = action.stage, action.microbatch or 0
@@ -271,14 +203,15 @@ def _deadlock(table: Table) -> Iterator[str]:
     moved = True
     while moved:
         moved = False
-        for rank, row in enumerate(table.rows):
-            while at[rank] < len(row) and waits_for(row[at[rank]]) is None:
-                action = row[at[rank]]
-                done.add((action.stage, "I" if action.kind == "B" else action.kind, action.microbatch or 0))
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row) and not any(map(waits_for, row[at[rank]])):
+                for action in row[at[rank]]:
+                    done.add((action.stage, "I" if action.kind == "B" else action.kind, action.microbatch or 0))
                 at[rank] += 1
                 moved = True
-    for rank, row in enumerate(table.rows):
+    for rank, row in enumerate(rows):
         if at[rank] < len(row):
-            stage, kind, m = waits_for(row[at[rank]]) or (0, "", 0)
+            action = next(part for part in row[at[rank]] if waits_for(part))
+            stage, kind, m = waits_for(action) or (0, "", 0)
             name = f"{stage}{'B' if kind == 'I' else kind}{m}"
-            yield f"{row[at[rank]].where}: waits for {name}, which never runs: the ranks wait for each other"
+            yield f"{action.where}: waits for {name}, which never runs: the ranks wait for each other"

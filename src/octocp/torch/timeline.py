@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,11 +14,19 @@ from typing import Any, NamedTuple
 
 from octocp.errors import InputError
 from octocp.schema import Plan
+from octocp.schema.reading import shorten
 from octocp.torch.actions import Action
 
 # What torch calls an action in its own traces.
 PREFIX = "PP:"
-_NAME = re.compile(rf"^{PREFIX}(\d+)([FIWB])(\d+)$")
+_NAME = re.compile(rf"{PREFIX}([0-9]{{1,9}})([FIWB])([0-9]{{1,9}})\Z")
+# Away from the numbers of processes: viewers take a thread whose number is its process's for the main one.
+FIRST_THREAD = 100_000
+_RIGHT = "Chrome trace JSON, as torch.profiler writes"
+# Unpacked; a trace of a step has some megabytes.
+MAX_BYTES = 2**30
+# Microseconds since any epoch: far beyond any clock, and what is counted from it fits into the ticks of a picture.
+MAX_TIME = 5e17
 # Kineto marks on the GPU's own clock what a range of the program launched: better than when it was launched.
 _CATEGORIES = ("gpu_user_annotation", "user_annotation", "cpu_op", "pipeline")
 
@@ -68,14 +78,22 @@ def producers(action: Action, stages: int) -> list[tuple[int, tuple[str, ...], i
 
 
 def trace_json(timeline: Timeline) -> bytes:
-    """Render a timeline as a Chrome trace with torch's own names: a process per rank; times in microseconds."""
+    """Render a timeline as a Chrome trace with torch's own names: a process per rank; times in microseconds.
+
+    Thread numbers are those of one list in a viewer, whatever their process. Starts and ends are whole nanoseconds, so
+    that no two actions of a rank overlap by a rounding.
+    """
     events: list[dict[str, Any]] = []
     for rank in sorted({span.rank for span in timeline}):
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
+        thread = {"ph": "M", "pid": rank, "tid": FIRST_THREAD + rank}
+        events.append({**thread, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        events.append({**thread, "name": "thread_name", "args": {"name": "actions"}})
     for span in timeline:
-        event = {"ph": "X", "cat": "pipeline", "name": f"{PREFIX}{span.action}", "pid": span.rank, "tid": 0}
-        events.append({**event, "ts": round(span.start * 1000, 3), "dur": round(span.length * 1000, 3)})
-    return (json.dumps({"traceEvents": events}, indent=0) + "\n").encode()
+        start, end = round(span.start * 1e6), round(span.end * 1e6)
+        event = {"ph": "X", "cat": "pipeline", "name": f"{PREFIX}{span.action}", "pid": span.rank}
+        times = {"ts": start / 1000, "dur": max(end - start, 0) / 1000}
+        events.append({**event, "tid": FIRST_THREAD + span.rank, **times})
+    return (json.dumps({"traceEvents": events}, indent=0, allow_nan=False) + "\n").encode()
 
 
 def read_traces(paths: Sequence[Path], plan: Plan) -> list[Timeline]:
@@ -136,25 +154,75 @@ def without_waiting(timeline: Timeline, stages: int) -> Timeline:
 
 def _one_file(path: Path) -> dict[Action, list[tuple[float, float]]]:
     """Return the compute actions of one trace, in milliseconds since the epoch of its clock."""
+    data = _document(path)
     try:
-        raw = path.read_bytes()
-        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-        events = data["traceEvents"] if isinstance(data, dict) else data
-        base = float(data.get("baseTimeNanoseconds", 0)) / 1e6 if isinstance(data, dict) else 0.0
-        by_category: dict[str, dict[Action, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-        for event in events:
-            if event.get("ph") == "X" and (named := _NAME.match(str(event.get("name", "")))):
-                action = Action(int(named[1]), named[2], int(named[3]))
-                start = base + float(event["ts"]) / 1000
-                by_category[str(event.get("cat", ""))][action].append((start, start + float(event["dur"]) / 1000))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
-        raise InputError(
-            "is not a trace", file=str(path), right="Chrome trace JSON, as torch.profiler writes"
-        ) from None
+        return _actions(data)
+    except InputError as error:
+        raise error.in_file(str(path)) from None
+
+
+def _document(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        # One byte more than is read shows that there is more.
+        with gzip.open(path) if packed else path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"is a broken gzip file: {error}", file=str(path), right="the trace, written again") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"has more than {MAX_BYTES} bytes", file=str(path), right="a trace of a few steps")
+    try:
+        # A number of any length is read as a float: what is out of range is infinite, and refused in its place.
+        return json.loads(raw, parse_int=float)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InputError(f"is not a trace: {error.msg}", file=str(path), place=where, right=_RIGHT) from None
+    except (ValueError, RecursionError):
+        raise InputError("is not a trace", file=str(path), right=_RIGHT) from None
+
+
+def _actions(data: Any) -> dict[Action, list[tuple[float, float]]]:
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise InputError("is not a trace: it has no list of events", right=_RIGHT)
+    base = 0.0
+    if isinstance(data, dict):
+        base = _number(data, "baseTimeNanoseconds", "", 0.0, most=1000 * MAX_TIME) / 1e6
+    by_category: dict[str, dict[Action, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for index, event in enumerate(events):
+        place = f"traceEvents[{index}]"
+        if not isinstance(event, dict):
+            raise InputError("is not a trace: an event is no mapping", place=place, right=_RIGHT)
+        if event.get("ph") == "X" and (named := _NAME.match(str(event.get("name", "")))):
+            action = Action(int(named[1]), named[2], int(named[3]))
+            start = base + _number(event, "ts", place) / 1000
+            length = _number(event, "dur", place) / 1000
+            if length < 0:
+                raise InputError(
+                    f"{action} takes {length * 1000:g}", place=f"{place}.dur", right="0 microseconds or more"
+                )
+            by_category[str(event.get("cat", ""))][action].append((start, start + length))
     order = sorted(by_category, key=lambda name: _CATEGORIES.index(name) if name in _CATEGORIES else len(_CATEGORIES))
     return dict(by_category[order[0]]) if order else {}
+
+
+def _number(
+    mapping: dict[str, Any], key: str, place: str, default: float | None = None, most: float = MAX_TIME
+) -> float:
+    """Return a time of a trace, which some tools write as text."""
+    value = mapping.get(key, default)
+    try:
+        number = float(value) if isinstance(value, float | str) else math.nan
+    except ValueError:
+        number = math.nan
+    if not abs(number) <= most:
+        problem = "is missing" if value is None else f"{shorten(value)} is no time"
+        place = f"{place}.{key}" if place else key
+        raise InputError(f"is not a trace: {problem}", place=place, right=f"a number up to {most:g}")
+    return number
 
 
 __all__ = [

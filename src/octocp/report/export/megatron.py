@@ -11,6 +11,7 @@ from octocp.report.export.timeline import Timeline, timeline
 from octocp.report.units import device_count, printable, stage_layers
 from octocp.runtimes.layers import Layers, layers_of
 from octocp.runtimes.megatron import (
+    GROUP,
     HYBRID,
     NAMES,
     Arguments,
@@ -19,7 +20,7 @@ from octocp.runtimes.megatron import (
     print_layout,
     print_list,
 )
-from octocp.runtimes.megatron_order import Step, group_sizes, orders
+from octocp.runtimes.megatron_order import Step, check_group, group_sizes, orders
 from octocp.schema import Plan
 
 PLACE = "placement"
@@ -43,7 +44,11 @@ def export(plan: Plan, *, layout_only: bool = False) -> bytes:
     arguments = _arguments(plan)
     check_layout(arguments, ranks)
     chunks = len(plan.placement) // ranks
-    group = ranks if layout_only else _group(plan, ranks, chunks)
+    # An order of Megatron's own needs a group size too that Megatron takes for these microbatches, if there is one.
+    microbatches = len(plan.instance.lengths())
+    if microbatches < ranks:
+        check_group(ranks, chunks, microbatches, None)
+    group = group_sizes(ranks, chunks, microbatches)[0] if layout_only else _group(plan, ranks, chunks)
     how = "its own order" if layout_only else "interleaved 1F1B" if chunks > 1 else "1F1B"
     lines = [
         f"# {printable(plan.instance.name)} ({printable(plan.method)}), planned by OctoCP; Megatron runs {how}.",
@@ -55,7 +60,7 @@ def export(plan: Plan, *, layout_only: bool = False) -> bytes:
     else:
         lines.append(f'--pipeline-model-parallel-layout "{print_layout(arguments.stages)}"')
     if chunks > 1:
-        lines.append(f"--microbatch-group-size-per-virtual-pipeline-stage {group}")
+        lines.append(f"--{GROUP} {group}")
     if not arguments.hybrid:
         lines += ["# The same layout as a list, for configurations in Python:", f"# {print_list(arguments.stages)}"]
     return ("\n".join(lines) + "\n").encode()
@@ -162,7 +167,7 @@ def _group(plan: Plan, ranks: int, chunks: int) -> int:
     # Microbatches are alike: what counts is the order up to their names, and rank 0 names them.
     names = {m: n for n, m in enumerate(op.microbatch for op in line.orders[0] if (op.kind, op.stage) == ("F", 0))}
     own = [[(kind, stage, names[m]) for kind, stage, m in steps] for steps in own]
-    best: tuple[int, str] = (-1, "Megatron interleaves only with at least as many microbatches as ranks")
+    best: tuple[int, str] = (-1, "")
     for group in group_sizes(ranks, chunks, line.microbatches):
         theirs = orders(ranks, chunks, line.microbatches, group)
         if theirs == own:

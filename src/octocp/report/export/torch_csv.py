@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from octocp.checker import memory_timeline
-from octocp.errors import InputError
+from octocp.errors import InputError, PlanRejectedError
 from octocp.report.export.timeline import (
     Timeline,
     adjacent_on_one_device,
@@ -18,8 +18,9 @@ from octocp.report.export.timeline import (
     timeline,
 )
 from octocp.report.units import counted, device_names, printable
-from octocp.runtimes.torch_csv import Action, write
-from octocp.runtimes.torch_rules import two_way
+from octocp.runtimes.torch_csv import Action, parse, write
+from octocp.runtimes.torch_rules import two_way, violations
+from octocp.runtimes.torch_transfers import crossing
 from octocp.schema import Plan
 
 # A hint that names more is not read.
@@ -34,7 +35,7 @@ def export(plan: Plan) -> bytes:
     rows: list[list[Action]] = [[] for _ in timeline(plan).orders]
     for _, _, device, action in _actions(timeline(plan)):
         rows[device].append(action)
-    return write(rows).encode()
+    return _checked(rows)
 
 
 def export_with_transfers(plan: Plan) -> bytes:
@@ -42,15 +43,16 @@ def export_with_transfers(plan: Plan) -> bytes:
 
     All ranks' actions are put in one order by the plan's times. Both halves of a transfer enter it at the same moment,
     the end of the op that produces what is sent: no receive could be posted earlier and still be matched at once.
-    So every pair of ranks sends and receives in the same order. And nobody waits for ever: of all actions that
-    have not been run, the first in that order has everything it needs.
+    So two ranks have their transfers with each other in the same order, sends and receives together, which is what
+    NCCL needs. And nobody waits for ever: of all actions that have not been run, the first in that order has everything
+    it needs.
     """
     line = timeline(plan)
     placement, last = plan.placement, line.stages - 1
     left = Counter(action.stage for _, _, _, action in _actions(line) if action.kind in ("B", "W"))
-    events: list[tuple[tuple[int, int, int], int, list[tuple[int, Action]]]] = []
+    events: list[tuple[tuple[int, int, int], list[tuple[int, Action]]]] = []
     for begin, end, device, action in _actions(line):
-        events.append((begin, 0, [(device, action)]))
+        events.append((begin, [(device, action)]))
         stage, m = action.stage, action.microbatch
         after: list[tuple[int, Action]] = []
         if action.kind == "F" and stage < last and placement[stage + 1] != device:
@@ -60,40 +62,56 @@ def export_with_transfers(plan: Plan) -> bytes:
         left[stage] -= action.kind in ("B", "W")
         if action.kind in ("B", "W") and not left[stage]:
             after.append((device, Action(stage, "REDUCE_GRAD", None)))
-        events.append((end, 1, after))
+        events.append((end, after))
     rows: list[list[Action]] = [[] for _ in line.orders]
-    for _, _, made in sorted(events, key=lambda event: event[:2]):
+    for _, made in sorted(events, key=lambda event: event[0]):
         for device, action in made:
             rows[device].append(action)
-    return write(rows).encode()
+    return _checked(rows)
+
+
+def _checked(rows: list[list[Action]]) -> bytes:
+    """Return the file, once `check --runtime` has nothing against it: PyTorch would run almost anything."""
+    text = write(rows)
+    table = parse(text)
+    # Of our own files, a pair of ranks whose transfers cross is wrong too.
+    wrong = violations(table) or list(crossing(table))
+    if wrong:
+        raise PlanRejectedError(f"the CSV made of a plan cannot run: {wrong[0]}; please report it")
+    return text.encode()
 
 
 def _actions(line: Timeline) -> list[Timed]:
-    """Return what PyTorch runs, in an order that keeps every precedence.
+    """Return what PyTorch runs, in an order that keeps every precedence and that of every device.
 
     In stage 0 PyTorch's I does nothing and its W is the whole backward, so the backward is written as one B where W
     is. Nobody but W waits for that B, so the order stays possible; but what filled the time between B and W does not
     always move up, and then the rest of the step is late by as much as B takes.
+
+    A position in the order of the plan's ops is what tells actions of length zero at one time apart. A whole backward
+    has that of its B: its W comes right after it on its device, and what takes its gradient comes after the B.
     """
     number = _numbering(line)
     last = line.stages - 1
-    begins = {(op.stage, op.microbatch): op.start for op in line.plan.ops if op.kind == "B"}
+    weights = {(op.stage, op.microbatch): op for op in line.plan.ops if op.kind == "W"}
     made: list[Timed] = []
     ops = sorted((op for order in line.orders for op in order), key=lambda op: sort_key(last, op))
     for position, op in enumerate(ops):
-        key, start = (op.stage, op.microbatch), op.start
+        key, end = (op.stage, op.microbatch), op.end
         kind: str = op.kind
-        if op.kind in ("B", "W"):
-            at_once = key in line.whole or op.stage == 0
-            if op.kind == "B" and at_once and line.split:
+        if kind == "B" and key in line.whole:
+            end = weights[key].end if line.split else end
+        elif kind == "B":
+            if op.stage == 0:
                 continue
-            kind = "B" if at_once else "I" if op.kind == "B" else "W"
-            if op.kind == "W" and key in line.whole:
-                start = begins[key]
+            kind = "I"
+        elif kind == "W":
+            if key in line.whole:
+                continue
+            kind = "B" if op.stage == 0 else "W"
         action = Action(op.stage, kind, number[op.microbatch])
-        made.append(((start, position, 0), (op.end, position, 1), op.device, action))
-    # A whole backward begins where its B did.
-    return sorted(made, key=lambda timed: timed[0])
+        made.append(((op.start, position, 0), (end, position, 1), op.device, action))
+    return made
 
 
 def _numbering(line: Timeline) -> dict[int, int]:

@@ -12,6 +12,7 @@ from octocp.errors import InputError
 from octocp.report.export import torch_csv
 from octocp.report.units import device_count, printable, stage_layers
 from octocp.runtimes.layers import layers_of
+from octocp.runtimes.torchtitan import CSV
 from octocp.schema import Plan
 
 EMBEDDING, HEAD = ("tok_embeddings",), ("norm", "output")
@@ -33,7 +34,14 @@ def export(plan: Plan, schedule: str) -> bytes:
     schedule_class = _schedule_class(plan)
     lines = [
         f"# {printable(plan.instance.name)} ({printable(plan.method)}), planned by OctoCP.",
-        f"# Microbatches in a step: {len(plan.instance.lengths())}, that is the local batch size over the size below.",
+        "#",
+        "# To use it, put this section into the configuration of your job in place of the one there, or give its keys",
+        f"# as options: --{CSV} {schedule}, and so on.",
+        "# TorchTitan looks for the CSV from the folder in which it is started: if that is another, give a whole path.",
+        "# The modules are those of TorchTitan's Llama models. Other models may have other names for them: those of",
+        "# model.named_children(), with layers.N for the N-th of the blocks.",
+        f"# Microbatches in a step: {len(plan.instance.lengths())}, that is training.local_batch_size / the size here.",
+        "# octocp import FILE INSTANCE reads this and the CSV beside it; octocp check --runtime FILE checks both.",
         "[parallelism]",
         f"pipeline_parallel_degree = {device_count(plan)}",
         "# Only says where the stages are; what each rank runs is in the CSV.",

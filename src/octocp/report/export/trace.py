@@ -37,7 +37,7 @@ def export(plan: Plan) -> bytes:
         },
         "traceEvents": events,
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _microseconds(nanosecond: int) -> float:
