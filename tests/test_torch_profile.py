@@ -17,7 +17,7 @@ from octocp.errors import InputError
 from octocp.schema.files import load_model, load_plan
 from octocp.torch.models import Sizes, SleepingLayer, Workload, hybrid
 from octocp.torch.profile_model import model_of
-from octocp.torch.profiler import OPS, LayerProfile, Timing, measure, refuse_noise
+from octocp.torch.profiler import OPS, LayerProfile, Timing, _timing, measure, refuse_noise
 from octocp.torch.sources import load, mean_output
 from terminal import octocp, refused
 
@@ -81,14 +81,27 @@ def test_noise_is_refused_with_its_numbers() -> None:
     assert refuse_noise([steady(), steady()], 0.1) == pytest.approx(0.02)
     with pytest.raises(InputError) as error:
         refuse_noise([steady(), steady(backward_input=Timing(10.0, 9.0, 12.0))], 0.1)
-    assert "backward_input of layer 1 (mlp) takes 10 ms, the middle half of all rounds 9 to 12 ms: 30 %" in str(
-        error.value
-    )
+    said = "backward_input of layer 1 (mlp) takes 10 ms, the middle half of its measurements 9 to 12 ms: 30 %"
+    assert said in str(error.value)
     # What takes next to no time may vary.
     refuse_noise([steady(), steady(forward=Timing(0.1, 0.05, 0.2))], 0.1)
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match=r"forward of layer 1 \(mlp\) took (nan|inf) ms"):
+            refuse_noise([steady(), steady(forward=Timing(wrong, 10.0, 10.0))], 100)
+
+
+def test_disturbed_rounds_do_not_count_but_a_drift_does() -> None:
+    disturbed = [10.0, 10.0, 14.0, 8.0, 30.0] * 10
+    assert _timing(disturbed) == Timing(10.0, 10.0, 10.0)
+    drifting = [10.0 + 0.2 * round_ for round_ in range(40)]
+    assert _timing(drifting).spread > 0.2
+    # Few rounds are in smaller blocks: a spread needs several.
+    assert _timing([10.0, 30.0, 10.0]).spread > 0.5
 
 
 USERS = """
+import sys
+
 import torch
 from torch import nn
 
@@ -112,6 +125,46 @@ def misfit():
 
 def one():
     return nn.Linear(4, 4), torch.randn(2, 4)
+
+def given(layers, *more):
+    return lambda: (layers, torch.randn(2, 4), *more)
+
+number, none, words = given(5), given([]), given(["a", "b"])
+
+def lazy():
+    return [nn.LazyLinear(4)], torch.randn(2, 4)
+
+def meta():
+    return [nn.Linear(4, 4), nn.Linear(4, 4, device="meta")], torch.randn(2, 4)
+
+def meta_sample():
+    return [nn.Linear(4, 4)], torch.randn(2, 4, device="meta")
+
+class HostileError(Exception):
+    def __str__(self):
+        raise self
+
+def hostile():
+    raise HostileError
+
+class Raises(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        raise self.error
+
+hostile_layer, leaving_layer = given([Raises(HostileError())]), given([Raises(SystemExit(3))])
+
+def leaves():
+    sys.exit(3)
+
+no_loss = given([nn.Linear(4, 4)], torch.randn(2, 4), lambda output, target: output)
+
+def talks():
+    print("hello")
+    return model()
 """
 
 
@@ -149,12 +202,40 @@ def test_profile_refuses_in_one_line(here: Path) -> None:
         return line
 
     assert "measurements vary too much" in said("model", "--max-spread", 0.001, "--repeats", 3)
-    assert "layer 1 (pair) returns tuple" in said("pair")
+    assert "layer 1 (pair) returns tuple (one tensor" in said("pair")
     assert "layer 1 (linear) failed: RuntimeError" in said("misfit")
     assert "returns one module as layers" in said("one")
     assert "no folder" in said("model", "-o", "nowhere/mine.yaml")
+    assert "--max-spread" in said("model", "--max-spread", "nan")
     if not torch.cuda.is_available():
         assert "no GPU here" in said("model", "--device", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("number", "'int' object is not iterable (a function that returns (layers, sample)"),
+        ("none", "returns layers that are no modules"),
+        ("words", "returns layers that are no modules"),
+        ("lazy", "layer 0 (lazylinear) has no size for weight yet"),
+        ("meta", "layer 1 (linear) has weight on the meta device (layers with numbers"),
+        ("meta_sample", "the sample is on the meta device"),
+        ("hostile", "profiled:hostile failed: HostileError: (its text cannot be shown)"),
+        ("hostile_layer", "layer 0 (raises) failed: HostileError: (its text cannot be shown)"),
+        ("leaving_layer", "layer 0 (raises) called sys.exit(3)"),
+        ("leaves", "profiled:leaves called sys.exit(3)"),
+        ("no_loss", "the loss is a tensor of shape [2, 4] (a tensor with one number"),
+    ],
+)
+def test_whatever_a_users_code_does_is_one_line(here: Path, function: str, expected: str) -> None:
+    assert expected in refused("profile", "--module", f"profiled:{function}")
+    assert not list(here.glob("*.yaml"))
+
+
+def test_what_a_users_code_prints_is_not_in_the_json(here: Path) -> None:
+    ran = octocp("profile", "--module", "profiled:talks", "--max-spread", 100, "--json")
+    assert [row["layer"] for row in json.loads(ran.out)] == [0, 1, 2, 3, 4]
+    assert "hello" in ran.err
 
 
 @pytest.mark.parametrize("name", ["", ":f", "octocp.torch.models", "no.such.module:f", "octocp.torch.models:Nothing"])

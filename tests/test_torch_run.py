@@ -20,6 +20,7 @@ from octocp.torch import launch, runner
 from octocp.torch.calibration import calibrate
 from octocp.torch.models import Sizes
 from octocp.torch.predict import predict
+from octocp.torch.process import Birth, be_rank
 from octocp.torch.runner import Job, Outcome
 from octocp.torch.sources import Source, batch
 from octocp.torch.timeline import makespan, median_step, read_traces
@@ -91,6 +92,9 @@ def test_a_wrong_gradient_is_seen() -> None:
     assert error(trained(other.layers)) > 0.1
     next(right[1].parameters()).grad = None
     assert error(right) == float("inf")
+    right = trained(TINY.build(plan).layers)
+    list(right[1].parameters())[-1].grad.fill_(float("nan"))
+    assert error(right) == float("inf")
 
 
 def test_transfers_in_a_wrong_order_give_wrong_gradients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_transfers_in_a_wrong_order_give_wrong_gradients(monkeypatch: pytest.Mon
     assert sorted(moved) == sorted(order)
     assert moved != order
     (tmp_path / "order.csv").write_text(moved)
-    monkeypatch.setattr(launch, "_process", Replaced(str(tmp_path / "order.csv")))
+    monkeypatch.setattr(launch, "be_rank", Replaced(str(tmp_path / "order.csv")))
     (outcome,) = launch.launch([job])
     assert outcome.gradient_error is not None
     assert outcome.gradient_error > 100 * LIMIT
@@ -115,11 +119,9 @@ class Replaced:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def __call__(self, *arguments: object) -> None:
+    def __call__(self, birth: Birth) -> None:
         runner.order_file = lambda plan, form: Path(self.path).read_text()
-        from octocp.torch.launch import _process
-
-        _process(*arguments)  # type: ignore[arg-type]
+        be_rank(birth)
 
 
 # ---- layers that sleep -----------------------------------------------------------------------
@@ -202,11 +204,13 @@ def test_run_reports_time_gradients_and_the_comparison(plan_file: Path, tmp_path
     assert ran.code == 0, ran
     data = json.loads(ran.out)
     assert set(data) == {
-        "instance", "method", "ranks", "wall_ms", "makespan_ms", "loss", "gradient_error", "gradient_worst", "timeline",
-        "comparison",
+        "instance", "method", "ran", "ranks", "wall_ms", "makespan_ms", "loss", "gradients_equal", "gradient_error",
+        "gradient_worst", "timeline", "comparison",
     }  # fmt: skip
     assert len(data["wall_ms"]) == len(data["makespan_ms"]) == len(data["loss"]) == 2
     assert data["gradient_error"] <= LIMIT
+    assert data["gradients_equal"] is True
+    assert data["ran"]["layers"] == "sleeping"
     assert len(data["timeline"]) == len(predict(small_plan()))
     assert data["comparison"]["predicted_ms"] == makespan(predict(small_plan()))
     assert "device 1, run" in (tmp_path / "both.svg").read_text()
@@ -220,11 +224,16 @@ def test_run_takes_a_users_layers(plan_file: Path, tmp_path: Path) -> None:
     ran = octocp("run", plan_file, "--module", "users_layers:good", "--steps", 1, "--order", "compute_comms")
     assert ran.code == 0, ran
     assert "gradients equal to those of one process" in ran.out
+    assert "\nran the layers of users_layers:good\n" in ran.out
     for function, said in {
         "short": "gives 2 layers; the plan's model has 8",
         "tied": "share the parameter",
-        "fails": "failed: RuntimeError",
-        "breaks": "rank 0: ValueError: no such luck",
+        "fails": "users_layers:fails failed: RuntimeError: out of luck",
+        "breaks": "layer 0 (breaks) failed: ValueError: no such luck",
+        "leaves": "layer 7 (leaves) called sys.exit(0)",
+        "ends": "rank 1 ended without a result (exit code 0) while at the beginning of step 1 of 2",
+        "pairs": "layer 7 (pairs) returns tuple (one tensor",
+        "not_a_number": "no finite gradient in one process either (a model whose loss is finite, or --no-check)",
         "nothing": "returns NoneType",
         "missing": "has no attribute 'missing'",
     }.items():
@@ -234,6 +243,9 @@ def test_run_takes_a_users_layers(plan_file: Path, tmp_path: Path) -> None:
 
 
 USERS = """
+import os
+import sys
+
 import torch
 from torch import nn
 
@@ -258,15 +270,58 @@ def breaks():
     layers = list(good()[0])
     return [Breaks(), *layers[1:]], torch.randn(2, 4)
 
+class Odd(nn.Linear):
+    def forward(self, x):
+        return self.odd(super().forward(x))
+
+def last(name, odd):
+    layer = type(name, (Odd,), {"odd": lambda self, x: odd(x)})(4, 4)
+    return [*good(7)[0], layer], torch.randn(2, 4)
+
+def leaves():
+    return last("Leaves", lambda x: sys.exit(0))
+
+def ends():
+    return last("Ends", lambda x: os._exit(0))
+
+def pairs():
+    return last("Pairs", lambda x: (x, x))
+
+def not_a_number():
+    return last("Nan", lambda x: x * float("nan"))
+
 def nothing():
     return None
 """
+
+
+def test_run_says_whose_layers_it_ran(plan_file: Path) -> None:
+    ran = octocp("run", plan_file, "--steps", 1)
+    assert ran.code == 0, ran
+    told = "ran small synthetic blocks named after the plan's kinds (2 samples of 16 tokens, width 32, vocabulary 64)"
+    (line,) = [line for line in ran.out.splitlines() if line.startswith(told)]
+    assert "--module MODULE:FUNCTION" in line
+    data = json.loads(octocp("run", plan_file, "--steps", 1, "--json").out)["ran"]
+    assert f"ran {data['note']}" == line
+    assert (data["layers"], data["module"]) == ("synthetic", None)
+    assert data["sizes"] == {"samples": 2, "tokens": 16, "width": 32, "vocabulary": 64}
+
+
+def test_a_loss_that_is_no_number_is_null_in_json(plan_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "users_layers.py").write_text(USERS)
+    ran = octocp("run", plan_file, "--module", "users_layers:not_a_number", "--steps", 1, "--json", "--no-check")
+    data = json.loads(ran.out, parse_constant=pytest.fail)
+    assert (data["loss"], data["gradients_equal"], data["gradient_error"]) == ([None], None, None)
 
 
 def test_run_refuses_what_makes_no_sense(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "exclude each other" in refused("run", plan_file, "--sleep", "--module", "a:b")
     assert "--scale" in refused("run", plan_file, "--scale", 2)
     assert "no such folder" in refused("run", plan_file, "--torch-traces", "nowhere")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert "torchrun started 3 processes (--nproc-per-node 2)" in refused("run", plan_file)
+    assert "a.png: is drawn as SVG (a.svg)" in refused("run", plan_file, "--compare", "a.png")
+    assert "is both --compare and --trace" in refused("run", plan_file, "--compare", "a", "--trace", "a")
+    assert "--timeout" in refused("run", plan_file, "--timeout", "nan")
+    emptied = json.loads(plan_file.read_text())
+    plan_file.with_name("empty.plan.json").write_text(json.dumps({**emptied, "ops": []}))
+    assert "empty.plan.json: is not a valid plan" in refused("run", "empty.plan.json")
+    assert not list(plan_file.parent.glob("a*"))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octocp.cli.interrupts import ends_at_once
 from octocp.cli.options import Json
 from octocp.cli.output import ensure_writable, note, write_json, write_table
+from octocp.cli.torch_options import Where, finite
 from octocp.errors import InputError
 
 if TYPE_CHECKING:
     from octocp.torch.profiler import LayerProfile
-
-
-class Where(StrEnum):
-    """What is measured on."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 class Optimizer(StrEnum):
@@ -45,7 +43,7 @@ def profile(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="The model's name. [default: the function's]")] = None,
     device: Annotated[Where, typer.Option("--device", help="Where to measure.")] = Where.cpu,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=3, max=100_000, help="Rounds to measure.")] = 20,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=3, max=100_000, help="Rounds to measure.")] = 60,
     warm_up: Annotated[int, typer.Option("--warm-up", metavar="N", min=0, max=100_000, help="Rounds before them.")] = 5,
     max_spread: Annotated[
         float,
@@ -54,9 +52,11 @@ def profile(
             metavar="SHARE",
             min=0.001,
             max=100,
-            help="Refuse when the middle half of a layer's times is wider than this share of their median.",
+            callback=finite,
+            help="Refuse when the middle half of a layer's times is wider than this share of their median; "
+            "0.3 will do on a busy machine.",
         ),
-    ] = 0.1,
+    ] = 0.15,
     threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, max=1024, help="CPU threads.")] = 1,
     optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Counts in static_gb.")] = Optimizer.adam,
     as_json: Json = False,
@@ -74,29 +74,35 @@ def profile(
     path = output or Path(f"{function or 'model'}.yaml")
     ensure_writable(path)
 
-    import torch
+    # What the user's code prints must not get into the report, which may be JSON.
+    with ends_at_once(), contextlib.redirect_stdout(sys.stderr):
+        import torch
 
-    from octocp.torch.profile_model import hardware, model_of, write_model
-    from octocp.torch.profiler import measure, refuse_noise
-    from octocp.torch.sources import load
+        from octocp.torch.profile_model import hardware, model_of, write_model
+        from octocp.torch.profiler import measure, refuse_noise
+        from octocp.torch.signals import held_back
+        from octocp.torch.sources import load
+        from octocp.torch.user_code import built
 
-    if device is Where.cuda and not torch.cuda.is_available():
-        raise InputError("no GPU here", place="--device", right="cpu")
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    where = torch.device(device.value)
-    profiles = measure(load(module), where, repeats=repeats, warm_up=warm_up)
-    spread = refuse_noise(profiles, max_spread)
-    text = f"torch {torch.__version__}, medians of {repeats} rounds, largest spread {100 * spread:.1f} %"
-    model = model_of(
-        profiles,
-        name=name or function,
-        source=f"octocp profile --module {module}",
-        hardware=hardware(where),
-        note=text,
-        optimizer=optimizer.value,
-    )
-    write_model(model, path)
+        if device is Where.cuda and not torch.cuda.is_available():
+            raise InputError("no GPU here", place="--device", right="cpu")
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        where = torch.device(device.value)
+        work = built(module, lambda: load(module))
+        profiles = measure(work, where, repeats=repeats, warm_up=warm_up)
+        spread = refuse_noise(profiles, max_spread)
+        text = f"torch {torch.__version__}, {repeats} rounds, largest spread {100 * spread:.1f} %"
+        model = model_of(
+            profiles,
+            name=name or function,
+            source=f"octocp profile --module {module}",
+            hardware=hardware(where),
+            note=text,
+            optimizer=optimizer.value,
+        )
+    with held_back(signal.SIGINT, signal.SIGTERM):
+        write_model(model, path)
     if as_json:
         kinds = model.layer_kinds()
         write_json([_data(index, kinds[index], each) for index, each in enumerate(profiles)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,17 +17,23 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
-from octocp.errors import InputError, OctoCPError
+from octocp.errors import InputError
 from octocp.torch.models import Workload
+from octocp.torch.user_code import guarded, one_tensor, title
 
 OPS = ("forward", "backward_input", "backward_weight", "backward")
 # A measurement below this share of the whole step can vary as it likes.
 NEGLIGIBLE = 0.01
+# Of so many rounds in a row the second fastest counts: what else a machine does adds to a time, and now and then one
+# round is lucky with the caches.
+BLOCK = 5
+# The spread is one of blocks, so there are at least so many, of fewer rounds where there are few rounds.
+LEAST_BLOCKS = 5
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Repeated measurements of one op, in milliseconds: median, first and third quartile."""
+    """Repeated measurements of one op, in milliseconds: median, first and third quartile over blocks of rounds."""
 
     median: float
     low: float
@@ -71,7 +79,8 @@ def measure(work: Workload, device: torch.device, *, repeats: int, warm_up: int)
     """Measure every layer in turn, `repeats` times over after `warm_up` rounds that do not count.
 
     The first layer's input needs no gradient, so its I is nothing and its W all of the backward; the last layer's F
-    includes the loss. Medians are over rounds, so that a disturbance hits all layers alike.
+    includes the loss. A round is over all layers, so that a disturbance hits all of them alike; the second fastest of
+    each `BLOCK` rounds count, and their median is the time.
 
     Raises
     ------
@@ -80,13 +89,14 @@ def measure(work: Workload, device: torch.device, *, repeats: int, warm_up: int)
     """
     cases = _cases(work, device)
     found: list[dict[str, list[float]]] = [{op: [] for op in OPS} for _ in cases]
-    for round_ in range(warm_up + repeats):
-        for case, of_layer in zip(cases, found, strict=True):
-            with case.naming():
-                marks = _one_round(case, _Stopwatch(device))
-            if round_ >= warm_up:
-                for op, milliseconds in marks.items():
-                    of_layer[op].append(milliseconds)
+    with _no_collections():
+        for round_ in range(warm_up + repeats):
+            for case, of_layer in zip(cases, found, strict=True):
+                with case.naming():
+                    marks = _one_round(case, _Stopwatch(device))
+                if round_ >= warm_up:
+                    for op, milliseconds in marks.items():
+                        of_layer[op].append(milliseconds)
     for case, of_layer in zip(cases, found, strict=True):
         case.profile.times = {op: _timing(values) for op, values in of_layer.items()}
         with case.naming():
@@ -102,6 +112,11 @@ def refuse_noise(profiles: Sequence[LayerProfile], limit: float) -> float:
     InputError
         It is above `limit`; the text has the numbers.
     """
+    for index, profile in enumerate(profiles):
+        for op, timing in profile.times.items():
+            if not all(map(math.isfinite, (timing.median, timing.low, timing.high))):
+                where = f"{op} of layer {index} ({profile.title})"
+                raise InputError(f"{where} took {timing.median} ms by the clock", right="a clock that can be trusted")
     total = sum(profile.times[op].median for profile in profiles for op in OPS[:3])
     worst = (0.0, 0, "")
     for index, profile in enumerate(profiles):
@@ -113,7 +128,7 @@ def refuse_noise(profiles: Sequence[LayerProfile], limit: float) -> float:
         timing = profiles[index].times[op]
         raise InputError(
             f"measurements vary too much: {op} of layer {index} ({profiles[index].title}) takes "
-            f"{timing.median:.4g} ms, the middle half of all rounds {timing.low:.4g} to {timing.high:.4g} ms: "
+            f"{timing.median:.4g} ms, the middle half of its measurements {timing.low:.4g} to {timing.high:.4g} ms: "
             f"{100 * spread:.0f} %, at most {100 * limit:.0f} %",
             right="a quiet machine, larger microbatches, more --repeats, or --max-spread",
         )
@@ -144,16 +159,8 @@ class _Case:
     @contextmanager
     def naming(self) -> Iterator[None]:
         """Turn whatever the layer raises into one line that names it."""
-        try:
+        with guarded(f"layer {self.index} ({self.profile.title})"):
             yield
-        except OctoCPError:
-            raise
-        except Exception as error:
-            cause: BaseException = error
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            where = f"layer {self.index} ({self.profile.title})"
-            raise InputError(f"{where} failed: {type(cause).__name__}: {cause}") from None
 
 
 def _cases(work: Workload, device: torch.device) -> list[_Case]:
@@ -161,29 +168,22 @@ def _cases(work: Workload, device: torch.device) -> list[_Case]:
     x, target = work.sample.to(device), work.target.to(device)
     cases: list[_Case] = []
     for index, module in enumerate(work.layers):
-        layer, last = module.to(device).train(), index == len(work.layers) - 1
+        with guarded(f"layer {index} ({title(module)})"):
+            layer, last = module.to(device).train(), index == len(work.layers) - 1
         parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         shapes = [tuple(tensor.shape) for tensor in (*parameters, x)]
         profile = LayerProfile(
-            title=_title(layer),
+            title=title(layer),
             signature="|".join(map(str, (type(layer), layer, shapes, x.dtype, index == 0, last))),
             parameters=sum(parameter.numel() for parameter in parameters),
             parameter_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         )
         case = _Case(index, layer, x.detach(), (lambda out: work.loss(out, target)) if last else None, profile)
         with case.naming(), torch.no_grad():
-            x = layer(x)
-        if not isinstance(x, Tensor):
-            where = f"layer {index} ({profile.title})"
-            raise InputError(f"{where} returns {type(x).__name__}", right="layers that return one tensor")
+            x = one_tensor(layer(x), index, layer)
         profile.output_bytes = x.numel() * x.element_size()
         cases.append(case)
     return cases
-
-
-def _title(layer: nn.Module) -> str:
-    parts = [type(part).__name__ for part in layer.children()] if isinstance(layer, nn.Sequential) else []
-    return "+".join(parts or [type(layer).__name__]).lower()[:60]
 
 
 class _Stopwatch:
@@ -242,8 +242,24 @@ def _input_gradient(case: _Case, out: Tensor, gradient: Tensor | None, x: Tensor
     return stage_backward_input([out], None if gradient is None else [gradient], [x], case.layer.parameters())
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep Python's garbage collector from running within what is timed."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _timing(values: list[float]) -> Timing:
-    low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    size = max(1, min(BLOCK, len(values) // LEAST_BLOCKS))
+    blocks = [sorted(values[start : start + size]) for start in range(0, len(values) - size + 1, size)]
+    counted = [block[1 if size == BLOCK else 0] for block in blocks]
+    low, middle, high = quantiles(counted, n=4, method="inclusive") if len(counted) > 1 else counted * 3
     return Timing(middle, low, high)
 
 

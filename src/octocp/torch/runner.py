@@ -21,10 +21,12 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from octocp.errors import InputError
 from octocp.schema import Plan
 from octocp.torch.actions import CsvFormat, microbatches, order_file, ranks
+from octocp.torch.board import Phase, Post
 from octocp.torch.models import SleepingLayer, Workload
 from octocp.torch.sources import Source, batch
 from octocp.torch.stages import Clock, StageModule, TimedStage, stage_modules, timed_loss
 from octocp.torch.timeline import Timeline, from_zero
+from octocp.torch.user_code import built, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,13 +91,15 @@ class Outcome:
     losses: list[float]
 
 
-def run_rank(job: Job, device: torch.device, group: ProcessGroup | None = None) -> Outcome:
+def run_rank(job: Job, device: torch.device, group: ProcessGroup | None = None, post: Post | None = None) -> Outcome:
     """Run a plan's part of this rank, and gather what all ranks measured.
 
     Parameters
     ----------
     group : ProcessGroup, optional
         The ranks of the plan; by default all.
+    post : Post, optional
+        Where to tell how far the rank is.
 
     Raises
     ------
@@ -108,10 +112,13 @@ def run_rank(job: Job, device: torch.device, group: ProcessGroup | None = None) 
     if device.type == "cpu":
         torch.set_num_threads(job.threads)
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
-    work = job.source.build(plan)
-    alone = copy.deepcopy(work.layers) if job.check else []
+    post = post or Post.unwatched()
+    post.at(Phase.building)
+    work = built(job.source.name, lambda: job.source.build(plan))
+    with guarded("copying the layers", right="layers that copy.deepcopy can copy, or --no-check"):
+        alone = copy.deepcopy(work.layers) if job.check else []
     modules = stage_modules(plan, work.layers)
-    clock = Clock(device)
+    clock = Clock(device, post)
     own = {stage: modules[stage].to(device) for stage, holder in enumerate(plan.placement) if holder == rank}
     stages = [TimedStage(module, index, len(modules), device, clock, group) for index, module in own.items()]
     loss = timed_loss(work.loss, clock, len(modules) - 1)
@@ -122,7 +129,9 @@ def run_rank(job: Job, device: torch.device, group: ProcessGroup | None = None) 
     given = (batch(work.sample, count).to(device),) if 0 in own else ()
     target = batch(work.target, count).to(device) if len(modules) - 1 in own else None
     wall, recorded, losses = [], [], []
-    for step in range(job.warm_up + job.steps + bool(job.torch_traces)):
+    steps = job.warm_up + job.steps + bool(job.torch_traces)
+    for step in range(steps):
+        post.at(Phase.step, step + 1, steps)
         SleepingLayer.awake = step < job.warm_up
         for module in own.values():
             module.zero_grad()
@@ -140,7 +149,9 @@ def run_rank(job: Job, device: torch.device, group: ProcessGroup | None = None) 
             recorded.append((clock.read(rank), 1000 * began))
             losses.append([float(value.detach()) for value in of_microbatches])
     SleepingLayer.awake = True
-    error = gradient_error(own, alone, plan, work, count, device) if job.check else (None, "")
+    post.at(Phase.checking)
+    error = gradient_error(own, alone, plan, work, count, device, post) if job.check else (None, "")
+    post.at(Phase.telling)
     everything: list[Any] = [None] * ranks(plan)
     dist.all_gather_object(everything, (socket.gethostname(), recorded, losses, error), group=group)
     return _gathered(everything, wall)
@@ -164,7 +175,13 @@ def _gathered(everything: list[Any], wall: list[float]) -> Outcome:
 
 
 def gradient_error(
-    own: dict[int, StageModule], alone: list[nn.Module], plan: Plan, work: Workload, count: int, device: torch.device
+    own: dict[int, StageModule],
+    alone: list[nn.Module],
+    plan: Plan,
+    work: Workload,
+    count: int,
+    device: torch.device,
+    post: Post | None = None,
 ) -> tuple[float, str]:
     """Compare the gradients of this rank's stages with those that the whole model has in this process.
 
@@ -172,12 +189,24 @@ def gradient_error(
     -------
     float, str
         The largest error, relative to the largest gradient of the parameter, and the parameter's name.
+
+    Raises
+    ------
+    InputError
+        Those of the whole model are no numbers, so nothing can be said.
     """
+    post = post or Post.unwatched()
     stages = stage_modules(plan, alone)
     model = nn.Sequential(*stages).to(device)
     inputs, targets = (batch(tensor, count).to(device).chunk(count) for tensor in (work.sample, work.target))
     for x, target in zip(inputs, targets, strict=True):
         (work.loss(model(x), target) / count).backward()
+        post.alive()
+    for index, stage in enumerate(stages):
+        for name, p in stage.named_parameters():
+            if p.grad is not None and not bool(p.grad.isfinite().all()):
+                right = "a model whose loss is finite, or --no-check"
+                raise InputError(f"stage {index}, {name}: no finite gradient in one process either", right=right)
     largest = max((float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None), default=0.0)
     worst = (0.0, "")
     for index, module in own.items():
@@ -208,4 +237,8 @@ def _torch_profiler(job: Job, rank: int) -> Iterator[None]:
     """Record with torch.profiler, and write the rank's trace."""
     with torch.profiler.profile() as recorded:
         yield
-    recorded.export_chrome_trace(str(Path(job.torch_traces) / f"rank{rank}.json"))
+    path = Path(job.torch_traces) / f"rank{rank}.json"
+    # A run that is ended meanwhile leaves no half of a trace under a name that looks whole.
+    half = path.with_name(f".{path.name}.tmp")
+    recorded.export_chrome_trace(str(half))
+    half.replace(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,16 +15,30 @@ from torch.distributed.pipelining import PipelineStage
 from octocp.errors import InputError
 from octocp.schema import Plan
 from octocp.torch.actions import Action
+from octocp.torch.board import Post
 from octocp.torch.timeline import Span
+from octocp.torch.user_code import guarded, one_tensor, title
 
 
 class StageModule(nn.Sequential):
-    """The layers of one stage; its output is never a view, since torch detaches outputs in place."""
+    """The layers of one stage; its output is never a view, since torch detaches outputs in place.
+
+    Parameters
+    ----------
+    first : int
+        Which of the model's layers the first one is.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], first: int) -> None:
+        super().__init__(*layers)
+        self.first = first
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the layers one after the other."""
-        out = super().forward(x)
-        return out.clone() if out._is_view() else out
+        """Run the layers one after the other; whatever one raises names it."""
+        for index, layer in enumerate(self, self.first):
+            with guarded(f"layer {index} ({title(layer)})"):
+                x = one_tensor(layer(x), index, layer)
+        return x.clone() if x._is_view() else x
 
 
 def stage_modules(plan: Plan, layers: list[nn.Module]) -> list[StageModule]:
@@ -36,7 +50,7 @@ def stage_modules(plan: Plan, layers: list[nn.Module]) -> list[StageModule]:
         Two stages share a parameter: their gradients would not be added up.
     """
     ends = list(accumulate(plan.partition))
-    stages = [StageModule(*layers[end - size : end]) for end, size in zip(ends, plan.partition, strict=True)]
+    stages = [StageModule(layers[end - size : end], end - size) for end, size in zip(ends, plan.partition, strict=True)]
     holder: dict[int, int] = {}
     for index, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
@@ -50,10 +64,17 @@ def stage_modules(plan: Plan, layers: list[nn.Module]) -> list[StageModule]:
 
 
 class Clock:
-    """Marks in time on one rank: the host's clock, or events on a GPU's stream, read once the step is over."""
+    """Marks in time on one rank: the host's clock, or events on a GPU's stream, read once the step is over.
 
-    def __init__(self, device: torch.device) -> None:
+    Attributes
+    ----------
+    post : Post
+        Where whoever watches the rank is told what it is at.
+    """
+
+    def __init__(self, device: torch.device, post: Post | None = None) -> None:
         self.device = device
+        self.post = post or Post.unwatched()
         self.spans: list[tuple[Action, Any, Any]] = []
         self._base: tuple[float, Any] = (0.0, None)
 
@@ -66,6 +87,11 @@ class Clock:
             base.record()
             self._base = (time.perf_counter(), base)
 
+    def begin(self, action: Action) -> Any:
+        """Tell that an action begins now, and return the mark."""
+        self.post.begins(action)
+        return self.now()
+
     def now(self) -> Any:
         """Return a mark."""
         if self.device.type != "cuda":
@@ -77,6 +103,7 @@ class Clock:
     def note(self, action: Action, start: Any) -> None:
         """Record an action that ends now."""
         self.spans.append((action, start, self.now()))
+        self.post.ends()
 
     def extend(self, action: Action) -> None:
         """Move the end of the last recorded action to now, if it is this one."""
@@ -106,22 +133,25 @@ class TimedStage(PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run F."""
-        start = self.clock.now()
+        action = Action(self.stage_index, "F", fwd_chunk_id)
+        start = self.clock.begin(action)
         output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-        self.clock.note(Action(self.stage_index, "F", fwd_chunk_id), start)
+        self.clock.note(action, start)
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *, full_backward: bool = True, **kwargs: Any) -> None:
         """Run B, or I where the backward is split."""
-        start = self.clock.now()
+        action = Action(self.stage_index, "B" if full_backward else "I", bwd_chunk_id)
+        start = self.clock.begin(action)
         super().backward_one_chunk(bwd_chunk_id, full_backward=full_backward, **kwargs)
-        self.clock.note(Action(self.stage_index, "B" if full_backward else "I", bwd_chunk_id), start)
+        self.clock.note(action, start)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, **kwargs: Any) -> None:
         """Run W."""
-        start = self.clock.now()
+        action = Action(self.stage_index, "W", bwd_chunk_id)
+        start = self.clock.begin(action)
         super().backward_weight_one_chunk(bwd_chunk_id, **kwargs)
-        self.clock.note(Action(self.stage_index, "W", bwd_chunk_id), start)
+        self.clock.note(action, start)
 
 
 def timed_loss(
