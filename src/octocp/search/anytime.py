@@ -12,6 +12,7 @@ from octocp.progress import Progress
 from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import NEVER
 from octocp.search.local import LocalSearch, State
+from octocp.search.polish import Polish
 
 # Ops simulated in one call of the compiled code, at most: a fraction of a second, so that time limits are kept.
 OPS_PER_CALL = 6_000_000
@@ -24,8 +25,14 @@ SCREENING_HOT = 0.01
 KEPT = 6
 FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
-# For this share of the time lineages stay apart; then the best ones and what comes of them take all places.
-APART_SHARE = 1 / 3
+# Up to this share of the time lineages stay apart; then the best ones and what comes of them take all places.
+APART_SHARE = 0.5
+# Until then the search begins anew so often at most, after so many anneals on a thread: two runs differ by more than
+# what the second half of one adds.
+RESTARTS = 2
+ANNEALS_BEFORE_RESTART = 12
+# What an anneal ends with is polished if it is within this share of the incumbent.
+NEAR = 0.005
 # No one temperature is best everywhere: they take turns.
 TEMPERATURES = (0.002, 0.004, 0.001)
 COLD = 1e-5
@@ -60,7 +67,8 @@ class Search:
     First a screening by successive halving: every start gets the same number of moves, the better half goes on with
     twice as many. Then a few lineages are annealed again and again, ever longer; a lineage moves on when
     an anneal of it ends better. For a while they do so apart from each other, so that not all descend from the one that
-    was first to be good. A plan found elsewhere becomes a lineage.
+    was first to be good. A plan found elsewhere becomes a lineage. The orders of what is better than before are
+    polished: searched op by op, which the states cannot express.
 
     Parameters
     ----------
@@ -75,9 +83,12 @@ class Search:
         self._screened: list[State] = []
         self._moves = SCREENING_MOVES
         self._lineages: list[State] = []
+        self._earlier: list[State] = []
+        self._restarts = 0
         self._under_way: list[_Anneal] = []
         self._count = 0
         self._draw = random.Random(seed)
+        self._polish = Polish(self.local, seed)
         self._ops_per_stage = problem.n_microbatches * len(problem.kinds)
         self._seen: Schedule | None = None
         self._suggested: list[State] = []
@@ -86,6 +97,7 @@ class Search:
     def run(self, progress: Progress, seconds: float) -> None:
         """Search until `seconds` have passed."""
         ends = progress.seconds + seconds
+        self._renew(apart=progress.seconds < APART_SHARE * progress.limit)
         self._take(progress)
         with ThreadPoolExecutor(self.workers) as threads:
             while self._starts and progress.seconds < ends and not progress.done:
@@ -113,6 +125,19 @@ class Search:
         else:
             self._lineages += [self.local.improve(state, state, 0, COLD, COLD, 0, 0)[1] for state in states]
             self._rank()
+
+    def _renew(self, *, apart: bool) -> None:
+        """Begin anew where a run has had its time; in the end, let what the runs came to go on together."""
+        if not apart:
+            if self._earlier and not self._starts:
+                self._lineages += self._earlier
+                self._earlier = []
+                self._rank()
+        elif self._restarts < RESTARTS and self._count >= ANNEALS_BEFORE_RESTART * self.workers:
+            self._restarts += 1
+            self._earlier += self._lineages
+            self._starts, self._screened, self._moves = list(self.local.starts()), [], SCREENING_MOVES
+            self._lineages, self._under_way, self._count = [], [], 0
 
     def _rank(self) -> None:
         """Keep the best lineages, in order; of several of one value, one."""
@@ -169,8 +194,20 @@ class Search:
                 if not task.over:
                     self._under_way.insert(0, task)
                     continue
-                if task.best.value < task.origin.value:
-                    self._join(task, apart=progress.seconds < APART_SHARE * progress.limit)
+                if task.best.value >= task.origin.value:
+                    continue
+                apart = progress.seconds < APART_SHARE * progress.limit
+                self._join(task, apart=apart)
+            if not apart:
+                self._polished(task.best, progress, ends)
+
+    def _polished(self, state: State, progress: Progress, ends: float) -> None:
+        """Polish the schedule of a state that is near the best one; cuts that this moves make another lineage."""
+        if progress.value is None or state.value > (1 + NEAR) * progress.value:
+            return
+        found = self.local.schedule(state)
+        if found and self._polish.run(found, progress, ends):
+            self._seen = progress.schedule
 
     def _join(self, task: _Anneal, *, apart: bool) -> None:
         """Let an anneal that ended better be a lineage: its own one moved on, or another one beside it."""

@@ -11,10 +11,7 @@ from octocp.heuristics.partition import balanced, uniform
 from octocp.problem import Problem, family_device
 from octocp.schedule import Layout, Schedule
 from octocp.search.evaluator import AGE_FORWARD, ALTERNATE, NEVER, PRIORITY_ROWS, RULES, Floats, Ints, new_scratch
-from octocp.search.moves import (
-    CYCLIC,
-    FIXED,
-    FREE,
+from octocp.search.measure import (
     S_DEVICES,
     S_FAMILY,
     S_FREE_CUTS,
@@ -27,10 +24,9 @@ from octocp.search.moves import (
     S_SPAN,
     S_UNITS,
     SHAPE,
-    WAVE,
-    anneal,
-    score,
 )
+from octocp.search.moves import CYCLIC, FIXED, FREE, WAVE, anneal, score
+from octocp.search.orders import anneal_orders
 
 UNLIMITED = 1 << 58
 FAMILIES = {"free": FREE, "linear": CYCLIC, "interleaved": CYCLIC, "wave": WAVE, "fixed": FIXED}
@@ -239,4 +235,9 @@ def warm_up() -> None:
         shape, scaling, table, table[:1, :1].copy(), table, ints.copy(), np.full((1, 1), -1, dtype=np.int64),
         1, cuts, ints.copy(), floats, np.zeros(RULES),
         NEVER, 1, cuts.copy(), ints.copy(), floats.copy(), np.zeros(RULES), 0, 0.01, 0.001, 0, 0,
+    )  # fmt: skip
+    anneal_orders(
+        shape, scaling, table, table[:1, :1].copy(), table, ints.copy(), np.full((1, 1), -1, dtype=np.int64),
+        1, cuts, ints.copy(), table[:1].copy(), ints.copy(), cuts.copy(), table[:1].copy(),
+        np.zeros((3, 1, 1), dtype=np.int64), 0, 0.01, 0.001, 0, 0,
     )  # fmt: skip

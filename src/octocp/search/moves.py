@@ -23,22 +23,19 @@ from octocp.search.evaluator import (
     latest_span,
     simulate,
 )
-
-# Indices into `shape`: the constants of a problem.
-(
-    S_UNITS,
+from octocp.search.measure import (
     S_DEVICES,
-    S_MICROBATCHES,
+    S_FAMILY,
+    S_FREE_CUTS,
     S_KINDS,
     S_LEAST,
-    S_MOST,
-    S_HELD,
-    S_FREE_CUTS,
-    S_FAMILY,
     S_LIMITED,
+    S_MICROBATCHES,
+    S_MOST,
     S_SPAN,
-) = range(11)
-SHAPE = 11
+    measure,
+)
+
 FREE, CYCLIC, WAVE, FIXED = 0, 1, 2, 3
 # What `score` returns for a state that need not be simulated: like NEVER, and cheaper to learn.
 IMPOSSIBLE = NEVER + 1
@@ -81,48 +78,11 @@ def score(
     `prefix` rows: F, B, W ticks (scaled stage sums come from `edges`), static, activation, weight activation.
     """
     devices, kinds = shape[S_DEVICES], shape[S_KINDS]
-    for device in range(devices):
-        room[device] = capacity[device]
-        scratch[4, device] = 0
-    for stage in range(stages):
-        scratch[4, place[stage]] += 1
-    for device in range(devices):
-        if scratch[4, device] == 0 or scratch[4, device] > shape[S_HELD]:
-            return IMPOSSIBLE
-    for row in range(groups.shape[0]):
-        home = -1
-        for column in range(groups.shape[1]):
-            unit = groups[row, column]
-            if unit < 0:
-                break
-            stage = 0
-            while cuts[stage + 1] <= unit:
-                stage += 1
-            if home < 0:
-                home = place[stage]
-            elif home != place[stage]:
-                return IMPOSSIBLE
-    for stage in range(stages):
-        begin, end = cuts[stage], cuts[stage + 1]
-        for kind in range(kinds):
-            exact = (prefix[kind, end] - prefix[kind, begin]) * edges[0] + edges[1]
-            duration[kind, stage] = -((-exact) // edges[2])
-        if stage > 0:
-            entry[stage] = delays[link_class[place[stage - 1], place[stage]], begin]
-        else:
-            entry[stage] = 0
-        if shape[S_LIMITED]:
-            sizes[0, stage] = prefix[4, end] - prefix[4, begin]
-            sizes[1, stage] = prefix[5, end] - prefix[5, begin]
-            room[place[stage]] -= prefix[3, end] - prefix[3, begin]
-    if shape[S_LIMITED]:
-        for device in range(devices):
-            need = 0
-            for stage in range(stages):
-                if place[stage] == device:
-                    need += sizes[0, stage]
-            if need > room[device]:
-                return IMPOSSIBLE
+    if not measure(
+        shape, edges, prefix, link_class, delays, capacity, groups, stages, cuts, place, duration, entry, sizes, room,
+        scratch[4],
+    ):  # fmt: skip
+        return IMPOSSIBLE
     if _too_long(shape, stages, place, duration, entry, give_up, scratch[4]):
         return IMPOSSIBLE
     value = simulate(
