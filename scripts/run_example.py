@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "running.md"
-PICTURE = ROOT / "docs" / "images" / "run-predicted-and-measured.svg"
+PICTURE = ROOT / "docs" / "img" / "run-predicted-and-measured.svg"
 BLOCK = r"<!-- {}: example -->\n```\w*\n(.*?)^```$"
 
 
