@@ -29,12 +29,13 @@ ANNEALS_PER_LENGTH = 6
 APART_SHARE = 0.5
 # Until then the search begins anew so often at most, after so many anneals on a thread: two runs differ by more than
 # what the second half of one adds.
-RESTARTS = 2
-ANNEALS_BEFORE_RESTART = 12
+RESTARTS = 5
+ANNEALS_BEFORE_RESTART = 8
 # What an anneal ends with is polished if it is within this share of the incumbent.
 NEAR = 0.005
-# No one temperature is best everywhere: they take turns.
-TEMPERATURES = (0.002, 0.004, 0.001)
+# No one temperature is best everywhere: they take turns. Hot ones, which leave where they begin, need longer.
+TEMPERATURES = (0.002, 0.004, 0.001, 0.015)
+HOT, HOT_LENGTH = 0.01, 4
 COLD = 1e-5
 
 
@@ -224,6 +225,8 @@ class Search:
             return _Anneal(state, state, state, FIRST_MOVES, TEMPERATURES[0], self._draw.randrange(1 << 31))
         length = FIRST_MOVES << min(self._count // (ANNEALS_PER_LENGTH * self.workers), 20)
         hot = TEMPERATURES[self._count % len(TEMPERATURES)]
+        if hot >= HOT:
+            length *= HOT_LENGTH
         self._count += 1
         state = self._lineages[int(len(self._lineages) * self._draw.random() ** 2)]
         return _Anneal(state, state, state, length, hot, self._draw.randrange(1 << 31))

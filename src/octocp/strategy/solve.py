@@ -55,6 +55,9 @@ LAYOUTS_SHARE = 0.25
 NEIGHBOURHOOD_SHARE = 0.03
 JOINT_SHARE = 0.25
 
+# Layouts of the balanced-load models that the search tries, each time: every one costs it an anneal or two.
+MOST_SUGGESTED = 2
+
 # Stages that the local search starts from, at most: fine cuts pay with few devices too.
 MOST_CHUNKS = 8
 MANY_STAGES = 64
@@ -286,7 +289,8 @@ class _Strategy:
 
             most = max(MOST_CHUNKS * self.problem.n_devices, MANY_STAGES)
             self._local = Search(self.problem, seed=self.seed, workers=self.workers, most_stages=most)
-        for layout in dict.fromkeys(self._suggested):
+        # The last ones are the best assignments.
+        for layout in list(dict.fromkeys(reversed(self._suggested)))[:MOST_SUGGESTED]:
             self._local.suggest(layout)
         self._suggested.clear()
         progress.enter("local search")
