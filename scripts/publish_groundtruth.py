@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from octocp.dataset.card import card
+from octocp.dataset.checking import violations
 from octocp.dataset.reading import VIEW, read_rows
 from octocp.dataset.stats import ALL, collect
 from octocp.dataset.store import MANIFEST
-from octocp.dataset.tools import violations
 from octocp.dataset.views import CARD, write_jsonl
 from octocp.schema.files import write_whole
 

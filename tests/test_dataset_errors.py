@@ -15,9 +15,9 @@ import pytest
 
 from dataset_helpers import SPEC, built, rows, spec_file
 from octocp.dataset import parquet, tasks, views
+from octocp.dataset.checking import violations
 from octocp.dataset.reading import read_rows
 from octocp.dataset.store import LOG, unwritable
-from octocp.dataset.tools import violations
 from octocp.errors import InputError, NoPlanError
 from octocp.schema import Plan
 from terminal import octocp, refused

@@ -12,11 +12,12 @@ import pytest
 from octocp import catalog
 from octocp.api import solve
 from octocp.dataset import Row, load_rows
+from octocp.dataset.checking import row_violations
 from octocp.dataset.generate import generate
 from octocp.dataset.reading import as_row
 from octocp.dataset.spec import Architectures, Mixes, Profiles, SolveSettings, Spec, load_models, load_spec
 from octocp.dataset.stats import ALL, collect
-from octocp.dataset.tools import row_violations, sample
+from octocp.dataset.tools import sample
 from octocp.errors import InfeasibleError
 
 ROOT = Path(__file__).resolve().parents[1]

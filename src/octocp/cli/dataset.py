@@ -82,8 +82,10 @@ def build(
     from octocp.cli.progress import interruptible, shown
     from octocp.dataset.build import State, build_file
     from octocp.dataset.spec import load_spec
+    from octocp.dataset.store import ensure_usable
 
     loaded = load_spec(spec)
+    ensure_usable(output)
     watch = _watch()
     latest = State()
 
@@ -160,8 +162,8 @@ def check(source: SourceArgument) -> None:
     against plans, second proofs and the analytic bounds; a proof by search is not repeated here, as it is by
     `build --double-check`. What a folder holds beside its log is compared with the log.
     """
+    from octocp.dataset.checking import violations
     from octocp.dataset.reading import incomplete_line, read_anything
-    from octocp.dataset.tools import violations
 
     if told := incomplete_line(source):
         note(told)
@@ -266,7 +268,7 @@ def merge(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder.")],
 ) -> None:
     """Put data sets together; of equal problems the row that knows most is kept."""
-    from octocp.dataset.tools import merge as merge_sets
+    from octocp.dataset.merging import merge as merge_sets
 
     rows, dropped, notes = merge_sets(sources, output)
     for text in notes:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from octocp import catalog
 from octocp.dataset.names import CHECK_FORMAT, LOG
-from octocp.dataset.rows import DoubleCheck, PlainRow, Row
+from octocp.dataset.rows import DoubleCheck, PlainRow, Row, no_number
 from octocp.errors import InputError
 from octocp.schema.reading import shorten
 
@@ -135,7 +135,11 @@ def as_plain(data: dict[str, Any], place: str) -> dict[str, Any]:
     InputError
         It is wrong; one line with its place.
     """
-    return _validated(PlainRow, data, place).model_dump(mode="json")
+    row = _validated(PlainRow, data, place)
+    try:
+        return row.model_dump(mode="json")
+    except (ValueError, RecursionError):  # deeper than pydantic goes; the schema of an instance is shallow
+        raise InputError("instance: is nested too deep", place=row.id, file=place) from None
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -182,7 +186,11 @@ def parsed(line: bytes, place: str) -> dict[str, Any]:
         It is none.
     """
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=no_number)
+        if b"\\ud" in line.lower():  # half of a pair, which no file can be written with
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("has text that is no Unicode", file=place, right=REMEDY) from None
     except (ValueError, RecursionError):
         raise InputError("is not JSON", file=place, right=REMEDY) from None
     if not isinstance(data, dict):

@@ -121,7 +121,7 @@ class Row(Strict):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         """Take the instance as the text that a Parquet file has."""
-        return json.loads(value) if isinstance(value, str) else value
+        return json.loads(value, parse_constant=no_number) if isinstance(value, str) else value
 
     @property
     def proven(self) -> bool:
@@ -175,6 +175,11 @@ class Row(Strict):
         found: dict[str, Any] = self.model_dump(mode="json", exclude={"instance"})
         instance = self.instance.model_dump(mode="json", exclude_defaults=True)
         return {key: found[key] if key != "instance" else instance for key in type(self).model_fields}
+
+
+def no_number(constant: str) -> None:
+    """Refuse what Python's JSON reader takes beyond JSON: NaN and Infinity."""
+    raise ValueError(f"{constant} is not JSON")
 
 
 class PlainRow(Row):

@@ -74,6 +74,7 @@ class Store:
         self._manifest = {"format": MANIFEST_FORMAT, **manifest}
 
     def __enter__(self) -> Store:
+        ensure_usable(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -130,13 +131,6 @@ class Store:
         """Make sure that the folder is this data set's, or make it so."""
         path = self.folder / MANIFEST
         if not path.exists():
-            others = sorted(each.name for each in self.folder.iterdir() if each.name not in (LOCK, SLURM))
-            if others:
-                raise InputError(
-                    f"is not empty and holds no data set that was being built: {others[0]}",
-                    file=str(self.folder),
-                    right="a new folder for -o",
-                )
             self._write_manifest()
             return
         try:
@@ -273,6 +267,34 @@ def _checked(record: dict[str, Any], place: str) -> dict[str, Any]:
     if record.get("format") != ROW_FORMAT:
         raise InputError("is not a row", file=place, right=f"format: {ROW_FORMAT}")
     return as_plain(record, place)
+
+
+def ensure_usable(folder: Path) -> None:
+    """Refuse a folder that no data set can be begun in or gone on with, before anything is made there.
+
+    Raises
+    ------
+    InputError
+        It is a file, holds what is no data set, or lies in the folder of one.
+    """
+    right = "a new folder for -o"
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError("is no folder", file=str(folder), right=right)
+        if not (folder / MANIFEST).exists():
+            others = sorted(each.name for each in folder.iterdir()) if folder.exists() else []
+            others = [name for name in others if name not in (LOCK, SLURM)]
+            if others:
+                raise InputError(
+                    f"is not empty and holds no data set that was being built: {others[0]}",
+                    file=str(folder),
+                    right=right,
+                )
+        for outer in folder.resolve().parents:
+            if (outer / MANIFEST).is_file() and (outer / LOG).is_file():
+                raise InputError(f"lies in the folder of a data set, {outer}", file=str(folder), right=right)
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
 
 def unwritable(path: Path, error: OSError, right: str = "another folder for -o") -> InputError:

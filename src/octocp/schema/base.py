@@ -18,7 +18,8 @@ Gigabytes = Annotated[float, Field(ge=0, le=MAX_GB, allow_inf_nan=False)]
 Megabytes = Annotated[float, Field(ge=0, le=MAX_GB * 1000, allow_inf_nan=False)]
 Microseconds = Annotated[float, Field(ge=0, le=MAX_MS * 1000, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+LONGEST_NAME = 200
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 LayerIndex = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
 
 

@@ -33,9 +33,10 @@ RESTARTS = 5
 ANNEALS_BEFORE_RESTART = 8
 # What an anneal ends with is polished if it is within this share of the incumbent.
 NEAR = 0.005
-# No one temperature is best everywhere: they take turns. Hot ones, which leave where they begin, need longer.
+# No one temperature is best everywhere: they take turns. Hot ones, which leave where they begin, need longer: where
+# a move has more ops than this, they do not come to an end that is worth it.
 TEMPERATURES = (0.002, 0.004, 0.001, 0.015)
-HOT, HOT_LENGTH = 0.01, 4
+HOT, HOT_LENGTH, HOT_OPS = 0.01, 4, 1_000
 COLD = 1e-5
 
 
@@ -225,10 +226,12 @@ class Search:
             return _Anneal(state, state, state, FIRST_MOVES, TEMPERATURES[0], self._draw.randrange(1 << 31))
         length = FIRST_MOVES << min(self._count // (ANNEALS_PER_LENGTH * self.workers), 20)
         hot = TEMPERATURES[self._count % len(TEMPERATURES)]
-        if hot >= HOT:
-            length *= HOT_LENGTH
         self._count += 1
         state = self._lineages[int(len(self._lineages) * self._draw.random() ** 2)]
+        if hot >= HOT and state.stages * self._ops_per_stage > HOT_OPS:
+            hot = TEMPERATURES[0]
+        elif hot >= HOT:
+            length *= HOT_LENGTH
         return _Anneal(state, state, state, length, hot, self._draw.randrange(1 << 31))
 
     def _offer(self, state: State, progress: Progress) -> None:
