@@ -15,10 +15,10 @@ from typing import Any
 
 from octocp.dataset.card import card
 from octocp.dataset.checking import violations
-from octocp.dataset.reading import VIEW, read_rows
+from octocp.dataset.reading import SHARDS, VIEW, read_rows
 from octocp.dataset.stats import ALL, collect
 from octocp.dataset.store import MANIFEST
-from octocp.dataset.views import CARD, write_jsonl
+from octocp.dataset.views import CARD, write_jsonl, write_shards
 from octocp.schema.files import write_whole
 
 TARGET = Path(__file__).resolve().parents[1] / "instances" / "groundtruth"
@@ -37,16 +37,15 @@ def main() -> None:
     order = {family["name"]: number for number, family in enumerate(manifest["spec"]["families"])}
     rows = sorted((data for _, data in read_rows(args.folder)), key=lambda row: (order[row["family"]], row["id"]))
     args.target.mkdir(parents=True, exist_ok=True)
-    path = write_jsonl(rows, args.target / VIEW)
-    size = path.stat().st_size
+    files = [write_jsonl(rows, args.target / VIEW), *write_shards(args.target / SHARDS, rows)]
+    size = sum(file.stat().st_size for file in files)
     if size > MOST_BYTES:
-        raise SystemExit(f"{path} has {size:,} bytes; at most {MOST_BYTES:,}")
+        raise SystemExit(f"{args.target} has {size:,} bytes; at most {MOST_BYTES:,}")
     stats = collect(rows)
-    write_whole(card(stats, manifest, parquet=False).encode(), args.target / CARD)
+    write_whole(card(stats, manifest, parquet=True).encode(), args.target / CARD)
     total = stats.families[ALL]
-    print(
-        f"{total.rows:,} of {manifest['count']:,} rows, {total.statuses['optimal']:,} optimal, {size:,} bytes: {path}"
-    )
+    counts = f"{total.rows:,} of {manifest['count']:,} rows, {total.statuses['optimal']:,} optimal"
+    print(f"{counts}, {size:,} bytes: {args.target}")
 
 
 if __name__ == "__main__":

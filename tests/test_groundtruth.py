@@ -41,11 +41,17 @@ def examples(test: str) -> list[str]:
 
 
 def test_it_is_as_large_as_promised(rows: list[Row]) -> None:
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 5_000_000
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 5_000_000
     assert sum(row.status == "optimal" for row in rows) >= 1000
     assert len({row.hash for row in rows}) == len({row.id for row in rows}) == len(rows)
     spec = load_spec(ROOT / "scripts" / "groundtruth.yaml")
     assert {row.family for row in rows} == {family.name for family in spec.families}
+
+
+def test_its_parquet_holds_the_same_rows(rows: list[Row]) -> None:
+    pytest.importorskip("pyarrow")
+    (shard,) = (FOLDER / "shards").glob("*.parquet")
+    assert load_rows(shard) == rows
 
 
 def test_its_instances_are_those_of_its_spec(rows: list[Row]) -> None:

@@ -92,7 +92,11 @@ def build(
     def show(state: State) -> None:
         nonlocal latest
         latest = state
-        watch.begin(state.words() if state.total else f"{loaded.name}: {loaded.count:,} instances, on {place}")
+        watch.begin(
+            state.words()
+            if state.total or state.step != "instances"
+            else f"{loaded.name}: {loaded.count:,} instances, on {place}"
+        )
 
     with interruptible(), _executor(output, jobs, dask, slurm, loaded.solve.time_limit) as executor:
         place = executor.words
@@ -127,6 +131,8 @@ def _executor(
         from octocp.dataset.on_dask import OnDask
 
         on_dask = OnDask(dask)
+        if on_dask.waits:
+            note(on_dask.waits)
         try:
             yield on_dask
         finally:

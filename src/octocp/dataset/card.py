@@ -26,8 +26,7 @@ def card(stats: Stats, manifest: dict[str, Any], *, parquet: bool) -> str:
     size = next((name for most, name in SIZES if total.rows < most), "n>1M")
     lines = [
         "---",
-        f"pretty_name: {manifest['name']}",
-        f"license: {licence.lower()}",
+        _yaml({"pretty_name": manifest["name"], "license": licence.lower()}, flow=False).rstrip(),
         "tags: [scheduling, pipeline-parallelism, constraint-programming, combinatorial-optimization]",
         f"size_categories: [{size}]",
         "---",
@@ -89,10 +88,10 @@ def card(stats: Stats, manifest: dict[str, Any], *, parquet: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _yaml(spec: dict[str, Any]) -> str:
+def _yaml(data: dict[str, Any], *, flow: bool | None = None) -> str:
     import yaml
 
-    text: str = yaml.safe_dump(spec, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=flow, width=110, allow_unicode=True)
     return text
 
 

@@ -64,6 +64,12 @@ def perform(payload: Payload) -> dict[str, Any]:
     return tasks.perform(payload)
 
 
+class LostError(OctoCPError):
+    """What tasks were run on is gone; what is done is kept, and the same command goes on elsewhere or later."""
+
+    exit_code = 4
+
+
 def attempt(function: Function, payload: Payload) -> dict[str, Any]:
     """Do a task; an error is a result too, so that it ends no worker."""
     try:

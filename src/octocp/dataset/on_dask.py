@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Any
 
-from octocp.dataset.executors import TRIES, Done, Function, Payload, attempt, finished, perform
+from octocp.dataset.executors import TRIES, Done, Function, LostError, Payload, attempt, finished, perform
 from octocp.errors import InputError
 from octocp.schema.reading import shorten
 
@@ -36,6 +38,15 @@ def _hush() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
+async def _reach(address: str) -> None:
+    """Connect to a scheduler, with the certificates of Dask's configuration where the address needs any, and leave."""
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    comm = await connect(address, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
+    await comm.close()
+
+
 class OnDask:
     """Tasks run on the workers of a Dask cluster; the scheduler begins those of lost workers again.
 
@@ -60,8 +71,10 @@ class OnDask:
             ) from None
         _hush()
         try:
+            # First without a client: one that was never connected takes half a minute to go, and not silently.
+            asyncio.run(_reach(address))
             self._client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError, TimeoutError, RuntimeError) as error:
+        except Exception as error:  # a scheme that needs a certificate or a package raises whatever it likes
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"no Dask scheduler answers at {address}: {text}",
@@ -101,6 +114,13 @@ class OnDask:
         return sum(self._client.nthreads().values())
 
     @property
+    def waits(self) -> str:
+        """What the user should know if the cluster does nothing yet; "" where it can begin."""
+        if self._threads():
+            return ""
+        return f"The Dask cluster at {self._address} has no workers; tasks wait until it has."
+
+    @property
     def words(self) -> str:
         """What it runs on."""
         return f"{self._threads()} Dask threads at {self._address}"
@@ -110,7 +130,6 @@ class OnDask:
         from distributed import as_completed
 
         coming = iter(tasks)
-        first = list(islice(coming, max(LEAST_AHEAD, AHEAD * self._threads())))
         names: dict[str, str] = {}
         running: dict[str, Any] = {}
 
@@ -120,6 +139,7 @@ class OnDask:
             return future
 
         try:
+            first = list(islice(coming, max(LEAST_AHEAD, AHEAD * self._threads())))
             completed = as_completed([submit(payload) for payload in first], loop=self._client.loop)
             for future in completed:
                 running.pop(future.key)
@@ -127,13 +147,21 @@ class OnDask:
                 try:
                     done = finished(future.result())
                 except Exception as error:  # KilledWorker, a function that cannot be found there, ...
+                    if self._client.status != "running":
+                        raise self._lost() from None
                     done = Done(name, None, f"{type(error).__name__}: {error}")
                 following = next(coming, None)
                 if following is not None:
                     completed.add(submit(following))
                 yield done
+        except OSError:  # of Dask's connections; what tasks raise is caught above
+            raise self._lost() from None
         finally:
-            self._client.cancel(list(running.values()))
+            with contextlib.suppress(OSError):
+                self._client.cancel(list(running.values()))
+
+    def _lost(self) -> LostError:
+        return LostError(f"the Dask scheduler at {self._address} is gone; the same command goes on from there")
 
     def close(self) -> None:
         """Leave the cluster."""

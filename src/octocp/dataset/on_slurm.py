@@ -59,6 +59,9 @@ class OnSlurm:
                 "needs submitit, which is not installed", place="--slurm", right='pip install "octocp[slurm]"'
             ) from None
         given: dict[str, Any] = {key: int(text) if text.isdecimal() else text for key, text in settings.items()}
+        for key in ("timeout_min", "cpus_per_task", "mem_gb", "nodes", "tasks_per_node"):
+            if key in given and not (isinstance(given[key], int) and given[key] > 0):
+                raise InputError(f"{key} is {settings[key]}", place="--slurm", right="a whole number, at least 1")
         self._cluster = str(given.pop("cluster", "slurm"))
         self._jobs = jobs or (MOST_JOBS if self._cluster == "slurm" else os.cpu_count() or 1)
         self._function = function

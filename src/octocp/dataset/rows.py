@@ -17,7 +17,7 @@ FORMAT: Final = "octocp.dataset-row/1"
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 PROVEN = ("optimal", "infeasible")
 Count = Annotated[int, Field(ge=0, le=2**62)]
-Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 
 class HeuristicValue(Strict):

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from octocp.errors import InputError
 from octocp.schema.base import MAX_DEVICES, MAX_LAYERS, MAX_MICROBATCHES, Name, Strict
@@ -157,6 +157,15 @@ SOURCES_WORDS = "profiles, architecture or mix"
 AnyFamily = Annotated[Profiles | Architectures | Mixes, Field(discriminator="source")]
 
 
+def _writable(text: str) -> str:
+    """Refuse half of a surrogate pair, which no file can be written with."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("has text that is no Unicode") from None
+    return text
+
+
 class SolveSettings(Strict):
     """How each instance is solved: seconds at most, and the seed. One worker, so that the seed decides the search."""
 
@@ -175,8 +184,8 @@ class Spec(Strict):
 
     format: Literal["octocp.dataset/1"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    description: str = ""
-    licence: Annotated[str, Field(min_length=1, max_length=100)] = "Apache-2.0"
+    description: Annotated[str, AfterValidator(_writable)] = ""
+    licence: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,:+()_-]*$", max_length=100)] = "Apache-2.0"
     seed: Annotated[int, Field(ge=0, le=2**63)] = 0
     generator: Literal[1] = 1
     solve: SolveSettings = SolveSettings()

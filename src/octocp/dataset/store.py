@@ -222,7 +222,9 @@ class Store:
     def row(self, name: str) -> dict[str, Any]:
         """Return a row as plain data, with its second proof."""
         entry = self.rows[name]
-        row: dict[str, Any] = json.loads(os.pread(self._log, entry.length, entry.offset))
+        place = f"{self.folder / LOG}: {name}"
+        # What a hand has left out is there again, with its default.
+        row = as_plain(parsed(os.pread(self._log, entry.length, entry.offset), place), place)
         if name in self.checks:
             row["double_check"] = self.checks[name]
         return row

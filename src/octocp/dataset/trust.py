@@ -12,7 +12,7 @@ from octocp.cpsat.joint import build_joint
 from octocp.cpsat.run import run
 from octocp.dataset.rows import DoubleCheck, Row
 from octocp.decode import checked, to_plan
-from octocp.errors import OctoCPError
+from octocp.errors import InputError, OctoCPError
 from octocp.problem import KIND_NAMES, Problem
 from octocp.schedule import Layout, Schedule
 from octocp.schema import Plan
@@ -68,7 +68,12 @@ def double_check(payload: dict[str, Any]) -> dict[str, Any]:
     """
     row = Row.model_validate(payload["row"])
     problem = build_problem(row.instance)
-    known = schedule_of(row, problem) if row.value is not None else None
+    try:
+        known = schedule_of(row, problem) if row.value is not None else None
+    except (ValueError, IndexError):
+        raise InputError(
+            f"the plan of row {row.id} is not one of its instance", right="octocp dataset check says what is wrong"
+        ) from None
     if known is not None:
         # The row as it is read back, so that what was written is what is proven.
         checked(known, row.instance, method=row.method, lower_bound=row.lower_bound or 0)

@@ -40,7 +40,7 @@ def write_views(
     notes = []
     with_parquet = parquet.available()
     if with_parquet:
-        files += _write_shards(folder / SHARDS, rows())
+        files += write_shards(folder / SHARDS, rows())
     else:
         notes.append('no Parquet: pyarrow is not installed (pip install "octocp[data]", then the same command)')
     stats: Stats = collect(rows())
@@ -79,7 +79,14 @@ def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         yield (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
-def _write_shards(folder: Path, rows: Iterable[dict[str, Any]]) -> list[Path]:
+def write_shards(folder: Path, rows: Iterable[dict[str, Any]]) -> list[Path]:
+    """Write rows as ``part-*.parquet``; parts of an earlier, larger set go.
+
+    Raises
+    ------
+    InputError
+        They cannot be written.
+    """
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
