@@ -26,10 +26,11 @@ KEPT = 6
 FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
 # Up to this share of the time lineages stay apart; then the best ones and what comes of them take all places.
-APART_SHARE = 0.5
-# Until then the search begins anew so often at most, after so many anneals on a thread: two runs differ by more than
-# what the second half of one adds.
+APART_SHARE = 1 / 3
+# Where anneals are quick, the search begins anew so often at most, after so many anneals on a thread, up to this share of
+# the time: two runs differ by more than what the second half of one adds.
 RESTARTS = 5
+RESTARTS_SHARE = 0.5
 ANNEALS_BEFORE_RESTART = 8
 # What an anneal ends with is polished if it is within this share of the incumbent.
 NEAR = 0.005
@@ -99,7 +100,7 @@ class Search:
     def run(self, progress: Progress, seconds: float) -> None:
         """Search until `seconds` have passed."""
         ends = progress.seconds + seconds
-        self._renew(apart=progress.seconds < APART_SHARE * progress.limit)
+        self._renew(apart=self._apart(progress))
         self._take(progress)
         with ThreadPoolExecutor(self.workers) as threads:
             while self._starts and progress.seconds < ends and not progress.done:
@@ -127,6 +128,9 @@ class Search:
         else:
             self._lineages += [self.local.improve(state, state, 0, COLD, COLD, 0, 0)[1] for state in states]
             self._rank()
+
+    def _apart(self, progress: Progress) -> bool:
+        return progress.seconds < (RESTARTS_SHARE if self._restarts else APART_SHARE) * progress.limit
 
     def _renew(self, *, apart: bool) -> None:
         """Begin anew where a run has had its time; in the end, let what the runs came to go on together."""
@@ -198,7 +202,7 @@ class Search:
                     continue
                 if task.best.value >= task.origin.value:
                     continue
-                apart = progress.seconds < APART_SHARE * progress.limit
+                apart = self._apart(progress)
                 self._join(task, apart=apart)
             if not apart:
                 self._polished(task.best, progress, ends)
