@@ -27,8 +27,8 @@ FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
 # Up to this share of the time lineages stay apart; then the best ones and what comes of them take all places.
 APART_SHARE = 1 / 3
-# Where anneals are quick, the search begins anew so often at most, after so many anneals on a thread, up to this share of
-# the time: two runs differ by more than what the second half of one adds.
+# Where anneals are quick, the search begins anew so often at most, after so many anneals on a thread, up to this share
+# of the time: two runs differ by more than what the second half of one adds.
 RESTARTS = 5
 RESTARTS_SHARE = 0.5
 ANNEALS_BEFORE_RESTART = 8
