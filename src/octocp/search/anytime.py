@@ -27,11 +27,11 @@ FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
 # Up to this share of the time lineages stay apart; then the best ones and what comes of them take all places.
 APART_SHARE = 1 / 3
-# Where anneals are quick, the search begins anew so often at most, after so many anneals on a thread, up to this share
-# of the time: two runs differ by more than what the second half of one adds.
+# Up to this share of the time the search begins anew so often at most, after so many moves for every unit of layers that
+# can be cut: two short runs differ by more than what the second half of a long one adds. Large models have time for one.
 RESTARTS = 5
 RESTARTS_SHARE = 0.5
-ANNEALS_BEFORE_RESTART = 8
+MOVES_BEFORE_RESTART = 10_000
 # What an anneal ends with is polished if it is within this share of the incumbent.
 NEAR = 0.005
 # No one temperature is best everywhere: they take turns. Hot ones, which leave where they begin, need longer: where
@@ -88,6 +88,7 @@ class Search:
         self._lineages: list[State] = []
         self._earlier: list[State] = []
         self._restarts = 0
+        self._spent = 0
         self._under_way: list[_Anneal] = []
         self._count = 0
         self._draw = random.Random(seed)
@@ -139,11 +140,11 @@ class Search:
                 self._lineages += self._earlier
                 self._earlier = []
                 self._rank()
-        elif self._restarts < RESTARTS and self._count >= ANNEALS_BEFORE_RESTART * self.workers:
+        elif self._restarts < RESTARTS and self._spent >= MOVES_BEFORE_RESTART * len(self.local.problem.units):
             self._restarts += 1
             self._earlier += self._lineages
             self._starts, self._screened, self._moves = list(self.local.starts()), [], SCREENING_MOVES
-            self._lineages, self._under_way, self._count = [], [], 0
+            self._lineages, self._under_way, self._count, self._spent = [], [], 0, 0
 
     def _rank(self) -> None:
         """Keep the best lineages, in order; of several of one value, one."""
@@ -197,6 +198,7 @@ class Search:
             task.done, task.calls = task.done + moves, task.calls + 1
             self._offer(task.best, progress)
             with self._lock:
+                self._spent += moves
                 if not task.over:
                     self._under_way.insert(0, task)
                     continue
