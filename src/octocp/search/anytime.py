@@ -27,8 +27,9 @@ FIRST_MOVES = 20_000
 ANNEALS_PER_LENGTH = 6
 # Up to this share of the time lineages stay apart; then the best ones and what comes of them take all places.
 APART_SHARE = 1 / 3
-# Up to this share of the time the search begins anew so often at most, after so many moves for every unit of layers that
-# can be cut: two short runs differ by more than what the second half of a long one adds. Large models have time for one.
+# Up to this share of the time the search begins anew so often at most, after so many moves for every unit of layers
+# that can be cut: two short runs differ by more than what the second half of a long one adds. Large models have time
+# for one.
 RESTARTS = 5
 RESTARTS_SHARE = 0.5
 MOVES_BEFORE_RESTART = 10_000
