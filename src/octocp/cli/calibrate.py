@@ -9,7 +9,8 @@ import typer
 
 from octocp.cli.inputs import naming
 from octocp.cli.options import Json, PlanArgument
-from octocp.cli.output import ensure_writable, note, write, write_json
+from octocp.cli.output import OTHER_PICTURES, ensure_writable, note, write, write_json
+from octocp.errors import InputError
 
 
 def calibrate(
@@ -36,7 +37,10 @@ def calibrate(
     from octocp.torch.timeline import median_step, read_traces
 
     if output is not None:
-        ensure_writable(output, reads=plan)
+        for read in (plan, *traces):
+            ensure_writable(output, reads=read)
+        if output.suffix.lower() in OTHER_PICTURES:
+            raise InputError("is drawn as SVG", file=str(output), right=str(output.with_suffix(".svg")))
     loaded = load_plan(plan)
     with naming(plan):
         order_file(loaded)

@@ -91,16 +91,19 @@ def _for_a_runtime(plan: Path, to: Format, output: Path | None, layout_only: boo
     try:
         made = runtime_files(loaded, to.value, path, layout_only=layout_only)
     except InputError as error:
-        raise error.in_file(str(plan)) from None
+        raise (error if error.file else error.in_file(str(plan))) from None
     if to_stdout and len(made.files) > 1:
         raise InputError(f"--to {to.value} writes {len(made.files)} files, and stdout is one", right="a file for -o")
+    for file in () if to_stdout else made.files:
+        ensure_writable(file, reads=plan)
+        # A file that was not asked for by name is replaced only by a later export of the same.
+        if file != path and file.exists() and not (path.exists() or file.suffix == path.suffix):
+            raise InputError("is there already and would be replaced", file=str(file), right="another file for -o")
     for line in made.notes:
         note(f"note: {line}")
     if to_stdout:
         write(next(iter(made.files.values())))
         return
-    for file in made.files:
-        ensure_writable(file, reads=plan)
     for file, content in made.files.items():
         write_whole(content, file)
         note(f"Written to {file}.")

@@ -49,6 +49,7 @@ def import_(
         raise InputError("no such file", file=str(path))
     output = output or Path(_stem(path) + ".imported.plan.json")
     ensure_writable(output, reads=path)
+    _ensure_plan(output)
     loaded, source = load(instance)
     with naming(source):
         plan, notes = read_as_plan(loaded, path, partition=partition)
@@ -58,6 +59,16 @@ def import_(
     write(f"{plan.instance.name}: {sentence(plan, analyse(plan).bubble)}\n")
     note(f"note: {_how_good(plan, instance)}")
     note(f"Written to {output}.")
+
+
+def _ensure_plan(output: Path) -> None:
+    """Refuse to replace what is no plan: the instance, its model, the CSV beside a TorchTitan file."""
+    if not output.is_file():
+        return
+    with output.open("rb") as file:
+        begins = file.read(2000)
+    if begins.strip() and b'"octocp.plan/1"' not in begins:
+        raise InputError("is there already and is no plan", file=str(output), right="another file for -o")
 
 
 def _stem(path: Path) -> str:

@@ -99,8 +99,12 @@ def note(text: str) -> None:
 
 def complain(text: str) -> None:
     """Write an error: exactly one line, however long and whatever is in it."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    note("octocp: " + cut(line, MAX_COMPLAINT))
+    note("octocp: " + cut(one_line(text), MAX_COMPLAINT))
+
+
+def one_line(text: str) -> str:
+    """Make one printable line of a text, which may hold names from files."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def cut(text: str, limit: int = 300) -> str:
@@ -173,6 +177,10 @@ def safe_stem(name: str) -> str:
     return kept or "plan"
 
 
+# Pictures that are drawn as SVG only; a file that says otherwise opens nowhere.
+OTHER_PICTURES = (".png", ".pdf", ".jpg", ".jpeg")
+
+
 def ensure_writable(path: Path, reads: Path | None = None) -> None:
     """Find out before any long work that a file cannot be written.
 
@@ -188,7 +196,7 @@ def ensure_writable(path: Path, reads: Path | None = None) -> None:
     """
     file = str(path)
     try:
-        if reads is not None and path.exists() and path.samefile(reads):
+        if reads is not None and path.exists() and reads.exists() and path.samefile(reads):
             raise InputError("is the input itself", file=file, right="another file for -o")
         if path.is_dir():
             raise InputError("cannot be written: is a folder", file=file, right="a file name for -o")

@@ -17,7 +17,7 @@ import typer
 from octocp.cli.inputs import naming
 from octocp.cli.interrupts import ends_at_once, ends_in_order
 from octocp.cli.options import Json, PlanArgument
-from octocp.cli.output import ensure_writable, note, write, write_json
+from octocp.cli.output import OTHER_PICTURES, ensure_writable, note, write, write_json
 from octocp.cli.torch_options import Where, finite
 from octocp.errors import InputError, OctoCPError
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # Gradients in float32 are never equal to the last bit; an op that ran with the wrong input is off by far more.
 TOLERANCE = 1e-5
-OTHER_PICTURES = (".png", ".pdf", ".jpg", ".jpeg")
 DISTURBING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -207,6 +206,9 @@ def _ensure_writable(plan: Path, compare: Path | None, trace: Path | None, torch
         if not torch_traces.is_dir():
             raise InputError("no such folder", file=str(torch_traces), right="make it first")
         ensure_writable(torch_traces / "rank0.json", reads=plan)
+        for path in (compare, trace):
+            if path is not None and path.absolute().parent == torch_traces.absolute():
+                raise InputError("is in the folder of --torch-traces", file=str(path), right="a file elsewhere")
 
 
 def _warn_of_few_cores(job: Job) -> None:

@@ -76,20 +76,24 @@ def _check_csv(path: Path, text: str, table: Table) -> Report:
 def _check_torchtitan(path: Path, text: str) -> Report:
     read = torchtitan.parse(text)
     summary = f"TorchTitan, stages: {len(read.stages)}"
+    wrong = torchtitan.violations(read)
     if not read.csv:
         remark = f"{torchtitan.CSV} is missing: TorchTitan runs an order of its own, which is not checked"
-        return Report(summary, [], [remark])
+        return Report(summary, wrong, [] if wrong else [remark])
     order = torchtitan.order_file(path, read.csv)
     its_text = read_file(order)
     table = torch_csv.parse(its_text)
     report = _check_csv(order, its_text, table)
     found = list(report.violations)
+    if table.has_transfers:
+        found.append("has transfers; TorchTitan loads the compute-only form")
     if read.ranks not in (None, len(table.rows)):
         found.append(f"has {len(table.rows)} rows, one for each rank; {torchtitan.DEGREE} is {read.ranks}")
     if table.stages != len(read.stages):
         found.append(f"has {table.stages} stages; {torchtitan.MODULES} has {len(read.stages)}")
     # Where the rows are wrong, so are the ranks that they say.
     found = [f"{order.name}: {line}" for line in found or torchtitan.misplaced(read, table.owners(), len(table.rows))]
+    found = wrong + found
     return Report(f"{summary}; {order.name}: {report.summary}", found, [] if found else report.remarks)
 
 

@@ -20,7 +20,7 @@ READABLE = "a plan, a PyTorch pipelining CSV, a Megatron layout or hybrid patter
 
 _CELL = re.compile(r"\s*\(?\s*[0-9]+(?:F|B|I|W|UNSHARD|RESHARD|REDUCE_GRAD|SEND_|RECV_)")
 _ANY_CELL = re.compile(rf"(?:^|,)\"?{_CELL.pattern}", re.MULTILINE)
-_MEGATRON_FLAG = re.compile(r"^\s*--(?:pipeline-model-parallel-layout|hybrid-layer-pattern)\b", re.MULTILINE)
+_MEGATRON_FLAG = re.compile(r"(?<!\S)--(?:pipeline-model-parallel-layout|hybrid-layer-pattern)\b", re.MULTILINE)
 _SIMPIPE_KEY = re.compile(r"^(?:partition_layers|partition|placement|schedule|parallel)\s*:", re.MULTILINE)
 _OWN_FORMAT = re.compile(r"^\s*[\"']?format[\"']?\s*:\s*[\"']?octocp\.(instance|model|plan)/", re.MULTILINE)
 _OWN_JSON = re.compile(r"[\"']format[\"']\s*:\s*[\"']octocp\.(instance|model|plan)/")

@@ -147,11 +147,12 @@ def _missing(table: Table) -> list[str]:
 def _order_on_rank(table: Table) -> Iterator[str]:
     """F before B or I, I before W; across ranks, `_deadlock` sees to it."""
     for row in table.rows:
+        there = {(action.stage, action.kind, action.microbatch) for action in row}
         seen: set[tuple[int, str, int | None]] = set()
         for action in row:
             needs = {"B": "F", "I": "F", "W": "I"}.get(action.kind)
             key = (action.stage, needs or "", action.microbatch)
-            if needs and key not in seen and any((a.stage, a.kind, a.microbatch) == key for a in row):
+            if needs and key not in seen and key in there:
                 yield f"{action.where}: comes before {action.stage}{needs}{action.microbatch}"
             seen.add((action.stage, action.kind, action.microbatch))
 

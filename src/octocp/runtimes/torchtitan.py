@@ -20,10 +20,15 @@ MODULES = f"{SECTION}.module_fqns_per_model_part"
 CSV = f"{SECTION}.pipeline_parallel_schedule_csv"
 SCHEDULE = f"{SECTION}.pipeline_parallel_schedule"
 DEGREE = f"{SECTION}.pipeline_parallel_degree"
-# Schedules whose stages lie in a V.
-VEES = ("ZBVZeroBubble", "DualPipeV")
+# Schedules whose stages lie in a V, two on each rank; and all that PyTorch knows, whatever the case of their letters.
+VEES = ("zbvzerobubble", "dualpipev")
+SCHEDULES = (
+    "1f1b", "interleaved1f1b", "gpipe", "loopedbfs", "interleavedzerobubble", "pipelineschedulesingle",
+    "pipelineschedulemulti", *VEES,
+)  # fmt: skip
+EMBEDDING, HEAD = ("tok_embeddings",), ("norm", "output")
 
-_BLOCK = re.compile(r"layers\.([0-9]{1,6})")
+_BLOCK = re.compile(r"layers\.(0|[1-9][0-9]{0,5})")
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,38 @@ def partition(read: Configuration, layers: Layers | None, count: int) -> list[in
     return counts
 
 
+def violations(read: Configuration) -> list[str]:
+    """Return what is wrong with the schedule's name and the modules, each with its place.
+
+    The modules of a Llama model: the embedding, blocks in order, each once, and the head.
+    """
+    found = []
+    if read.schedule and read.schedule.lower() not in SCHEDULES:
+        found.append(f"{SCHEDULE}: {read.schedule} is no schedule of PyTorch's")
+    names = [
+        (f"{MODULES}[{stage}][{position}]", name)
+        for stage, modules in enumerate(read.stages)
+        for position, name in enumerate(modules)
+    ]
+    blocks = sum(1 for _, name in names if _BLOCK.fullmatch(name))
+    wanted = [*EMBEDDING, *(f"layers.{block}" for block in range(blocks)), *HEAD]
+    if [name for _, name in names] == wanted:
+        return found
+    seen: set[str] = set()
+    for place, name in names:
+        if name in seen:
+            found.append(f"{place}: {name} is there twice")
+        elif name not in wanted:
+            found.append(f"{place}: {name} is no module of this model: tok_embeddings, layers.N, norm, output")
+        seen.add(name)
+    missing = [name for name in wanted if name not in seen]
+    found += [f"{MODULES}: {name} is missing" for name in missing[:3]]
+    if not missing and len(seen) == len(names):
+        place, name = next(pair for pair, right in zip(names, wanted, strict=True) if pair[1] != right)
+        found.append(f"{place}: {name} is out of order")
+    return found
+
+
 def order_file(path: Path | None, named: str) -> Path:
     """Return the CSV that a configuration names: beside it, wherever the run is started."""
     own = Path(named)
@@ -162,9 +199,14 @@ def order_file(path: Path | None, named: str) -> Path:
 
 def misplaced(read: Configuration, owner: dict[int, int], ranks: int) -> list[str]:
     """Complain of the first stage that the CSV has on another rank than the schedule that the configuration names."""
-    shape = "in a V" if read.schedule in VEES else "in a loop"
+    vee = read.schedule.lower() in VEES
+    if vee and len(read.stages) != 2 * ranks:
+        return [f"{read.schedule} needs two stages on each rank; there are {len(read.stages)} on {ranks} ranks"]
+    if len(read.stages) % ranks:
+        return [f"has {len(read.stages)} stages on {ranks} ranks; TorchTitan needs equally many on each"]
+    shape = "in a V" if vee else "in a loop"
     for stage, rank in sorted(owner.items()):
-        theirs = 2 * ranks - 1 - stage if read.schedule in VEES and stage >= ranks else stage % ranks
+        theirs = 2 * ranks - 1 - stage if vee and stage >= ranks else stage % ranks
         if rank != theirs:
             named = f" ({read.schedule})" if read.schedule else ""
             return [f"stage {stage} is on rank {rank}; TorchTitan{named} lays stages {shape} and has it on {theirs}"]

@@ -64,6 +64,8 @@ def runtime_files(plan: Plan, form: str, path: Path, *, layout_only: bool = Fals
     module: Any = import_module(_MODULE + form.removesuffix("-comms").replace("-", "_"))
     if layout_only and form != "megatron":
         raise InputError("--layout-only is for --to megatron", right="leave it out")
+    if form in ("torchtitan", "chakra"):
+        _ensure_apart(form, path)
     if form == "megatron":
         only = {"layout_only": layout_only}
         return RuntimeFiles({path: module.export(plan, **only)}, tuple(module.notes(plan, **only)))
@@ -78,3 +80,16 @@ def runtime_files(plan: Plan, form: str, path: Path, *, layout_only: bool = Fals
     else:
         files = {path: module.export(plan)}
     return RuntimeFiles(files, tuple(module.notes(plan)))
+
+
+def _ensure_apart(form: str, path: Path) -> None:
+    """Refuse a name that gives no names for the files beside it."""
+    right = "a file name for -o"
+    if not path.name:
+        raise InputError("is no file name", file=str(path), right=right)
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise InputError(f"is no file, and --to {form} writes several", file=str(path), right=right)
+    if form == "torchtitan" and path.suffix.lower() == ".csv":
+        raise InputError(
+            "is a CSV, and that of the order gets this name", file=str(path), right=str(path.with_suffix(".toml"))
+        )

@@ -36,7 +36,7 @@ def export(plan: Plan, schedule: str) -> bytes:
         f"# {printable(plan.instance.name)} ({printable(plan.method)}), planned by OctoCP.",
         "#",
         "# To use it, put this section into the configuration of your job in place of the one there, or give its keys",
-        f"# as options: --{CSV} {schedule}, and so on.",
+        f"# as options: --{CSV} {printable(schedule)}, and so on.",
         "# TorchTitan looks for the CSV from the folder in which it is started: if that is another, give a whole path.",
         "# The modules are those of TorchTitan's Llama models. Other models may have other names for them: those of",
         "# model.named_children(), with layers.N for the N-th of the blocks.",
@@ -46,13 +46,22 @@ def export(plan: Plan, schedule: str) -> bytes:
         f"pipeline_parallel_degree = {device_count(plan)}",
         "# Only says where the stages are; what each rank runs is in the CSV.",
         f'pipeline_parallel_schedule = "{schedule_class}"',
-        f"pipeline_parallel_schedule_csv = {json.dumps(schedule)}",
+        f"pipeline_parallel_schedule_csv = {_quoted(schedule)}",
         "pipeline_parallel_microbatch_size = 1",
         "module_fqns_per_model_part = [",
         *(f"  {json.dumps(names)}," for names in module_names(plan)),
         "]",
     ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: as in JSON, but for pairs of surrogates and DEL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{text!r} is a name that no TOML file can have", right="another file for -o") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def module_names(plan: Plan) -> list[list[str]]:
