@@ -9,15 +9,14 @@ Rows are the log's so far, so that a build that is not through can be published 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from octocp.dataset.card import card
 from octocp.dataset.checking import violations
-from octocp.dataset.reading import SHARDS, VIEW, read_rows
+from octocp.dataset.manifest import read_manifest
+from octocp.dataset.names import SHARDS, VIEW
+from octocp.dataset.reading import read_rows
 from octocp.dataset.stats import ALL, collect
-from octocp.dataset.store import MANIFEST
 from octocp.dataset.views import CARD, write_jsonl, write_shards
 from octocp.schema.files import write_whole
 
@@ -33,7 +32,7 @@ def main() -> None:
     found = list(violations(args.folder))
     if found:
         raise SystemExit("\n".join(found))
-    manifest: dict[str, Any] = json.loads((args.folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_manifest(args.folder)
     order = {family["name"]: number for number, family in enumerate(manifest["spec"]["families"])}
     rows = sorted((data for _, data in read_rows(args.folder)), key=lambda row: (order[row["family"]], row["id"]))
     args.target.mkdir(parents=True, exist_ok=True)

@@ -276,8 +276,8 @@ def test_no_temporary_file_is_left(whole: Path, tmp_path: Path) -> None:
 def test_a_full_disk_is_told_the_same_for_parquet(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa = pytest.importorskip("pyarrow.parquet")
 
-    def full(_: Any, path: Path, **__: Any) -> None:
-        path.write_bytes(b"half")
+    def full(_: Any, file: Any, **__: Any) -> None:
+        file.write(b"half")
         raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
     monkeypatch.setattr(pa, "write_table", full)
@@ -365,11 +365,12 @@ def test_dask_writes_nothing_of_its_own(spec: Path, tmp_path: Path) -> None:
 def test_what_submitit_refuses_is_one_line(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
     start = ("dataset", "build", spec, "-q", "-o")
-    for wrong in ("timeout_min=abc", "mem_gb=x"):
+    for wrong in ("stderr_to_stdout=abc", "local_other=x"):
         assert "--slurm: submitit refuses: " in refused(*start, tmp_path / "a", "--slurm", f"cluster=local,{wrong}")
+    assert not (tmp_path / "a").exists()
     (tmp_path / "file").write_text("")
     told = refused(*start, tmp_path / "file", "--slurm", "cluster=local")
-    assert "cannot be written: Not a directory" in told
+    assert "is no folder" in told
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sbatch", "srun"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octocp.cli.options import MAX_SEED, Json
-from octocp.cli.output import complain, ensure_writable, note, tell, write, write_json
+from octocp.cli.output import complain, ensure_writable, note, one_line, tell, write, write_json
 from octocp.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,12 +80,9 @@ def build(
         raise typer.BadParameter("--jobs says nothing to --dask, which uses all of the cluster; leave one out")
 
     from octocp.cli.progress import interruptible, shown
-    from octocp.dataset.build import State, build_file
-    from octocp.dataset.spec import load_spec
-    from octocp.dataset.store import ensure_usable
+    from octocp.dataset.build import State, build_file, prepared
 
-    loaded = load_spec(spec)
-    ensure_usable(output)
+    loaded = prepared(spec, output)
     watch = _watch()
     latest = State()
 
@@ -168,16 +165,15 @@ def check(source: SourceArgument) -> None:
     against plans, second proofs and the analytic bounds; a proof by search is not repeated here, as it is by
     `build --double-check`. What a folder holds beside its log is compared with the log.
     """
-    from octocp.dataset.checking import violations
-    from octocp.dataset.reading import incomplete_line, read_anything
+    from octocp.dataset.checking import remarks, violations
 
-    if told := incomplete_line(source):
-        note(told)
     count = 0
     for text in violations(source):
         count += 1
-        tell(text + "\n")
-    rows = sum(1 for _ in read_anything(source))
+        tell(one_line(text) + "\n")
+    rows, told = remarks(source)
+    for text in told:
+        note(text)
     if count:
         complain(f"{source}: {count} violations in {rows:,} rows")
         raise typer.Exit(1)

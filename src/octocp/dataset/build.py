@@ -12,7 +12,7 @@ from typing import Any
 from octocp.dataset.executors import Done, Executor, Payload
 from octocp.dataset.generate import Drawn, generate
 from octocp.dataset.spec import Spec, as_data, digest, load_models, load_spec
-from octocp.dataset.store import Store
+from octocp.dataset.store import Store, ensure_usable
 from octocp.dataset.trust import DisagreementError, check_payload
 from octocp.dataset.views import write_views
 from octocp.errors import InputError, OctoCPError
@@ -103,6 +103,19 @@ class Built:
     fresh: int
     files: list[Path]
     notes: list[str]
+
+
+def prepared(path: str | Path, folder: Path) -> Spec:
+    """Load a spec, and refuse a folder that it cannot be built in before anything is made there.
+
+    Raises
+    ------
+    InputError
+        The spec or a model that it names is wrong, or the folder belongs to something else.
+    """
+    spec = load_spec(path)
+    ensure_usable(folder, digest(spec, load_models(spec, path)))
+    return spec
 
 
 def build_file(

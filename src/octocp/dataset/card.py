@@ -140,17 +140,24 @@ def distances(stats: Stats, families: list[str]) -> list[str]:
 
 
 def _loading(parquet: bool) -> list[str]:
-    lines = ["```python"]
+    lines = [
+        "```python",
+        'rows = pandas.read_json("rows.jsonl.gz", lines=True)',
+        'rows = polars.read_ndjson("rows.jsonl.gz", schema_overrides={"instance": polars.String})',
+        'rows = datasets.load_dataset("json", data_files="rows.jsonl.gz", split="train")  # Hugging Face',
+    ]
     if parquet:
         lines += [
-            'rows = datasets.load_dataset("parquet", data_files="shards/*.parquet", split="train")  # Hugging Face',
             'rows = pandas.read_parquet("shards")',
             'rows = polars.read_parquet("shards/*.parquet")',
+            'rows = datasets.load_dataset("parquet", data_files="shards/*.parquet", split="train")',
         ]
     lines += [
-        'rows = pandas.read_json("rows.jsonl.gz", lines=True)',
         'rows = octocp.dataset.load_rows("FOLDER")  # typed: row.instance, row.plan(), row.problem()',
         "```",
+        "",
+        "`instance` is JSON text in Parquet and with polars. pandas reads whole numbers as `float64` where a column",
+        "has gaps, such as `value`.",
     ]
     return lines
 
@@ -162,7 +169,7 @@ COLUMNS = [
     "| column | meaning |",
     "|---|---|",
     "| `id`, `hash`, `family`, `features` | name; equal for equal problems; where it is from; what it has |",
-    "| `instance` | the whole instance (`octocp.instance/1`), its model inside; JSON text in Parquet |",
+    "| `instance` | the whole instance (`octocp.instance/1`), its model inside |",
     "| `layers`, `devices`, `microbatches`, `objective`, `tick_us` | its size, its objective and its time grid |",
     "| `status`, `reason` | `optimal`, `feasible`, `infeasible` (proven) or `unknown`; why there is no plan |",
     "| `value`, `makespan`, `span` | the objective, and both of what it can be |",

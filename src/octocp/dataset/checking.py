@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from octocp.bounds import all_bounds
 from octocp.checker import check_plan
 from octocp.dataset import parquet
 from octocp.dataset.canonical import canonical_hash
-from octocp.dataset.names import LOG, MANIFEST
-from octocp.dataset.reading import SHARDS, VIEW, as_row, find, read_anything
+from octocp.dataset.manifest import read_manifest
+from octocp.dataset.names import LOG, MANIFEST, SHARDS, VIEW
+from octocp.dataset.reading import as_row, find, incomplete_line, read_anything
 from octocp.dataset.rows import PROVEN, Row, features, plan_columns
 from octocp.errors import InputError, OctoCPError
 from octocp.heuristics import ALL_HEURISTICS, OCTOPIPE, attempts, best_attempt
@@ -54,13 +56,44 @@ def violations(source: str | Path) -> Iterator[str]:
         elif row.hash in hashes:
             yield f"{where}: is the same problem as {hashes[row.hash]}"
         places[row.id], hashes[row.hash] = place, row.id
-        yield from (f"{where}: {text}" for text in row_violations(row))
+        try:
+            yield from (f"{where}: {text}" for text in row_violations(row))
+        except MemoryError:
+            yield f"{where}: instance: is too large to be looked at on this machine"
     if none:
         raise InputError("has no rows", file=str(source))
     path = find(source)
-    if path.is_dir() and (path / LOG).is_file():
-        yield from _manifest_violations(path, len(contents))
+    if path.is_dir():
+        if any((path / name).exists() for name in (LOG, MANIFEST)):
+            yield from _manifest_violations(path, len(contents))
         yield from _view_violations(path, contents)
+
+
+def remarks(source: str | Path) -> tuple[int, list[str]]:
+    """Count the rows of a data set that `violations` has read, and return what it did not look at or is not there yet.
+
+    Raises
+    ------
+    InputError
+        It cannot be read.
+    """
+    rows = others = 0
+    for _, data in read_anything(source):
+        rows += 1
+        versions = data.get("versions")
+        version = versions.get("octocp") if isinstance(versions, dict) else None
+        others += isinstance(version, str) and version != octocp.__version__
+    path = find(source)
+    found = [told] if (told := incomplete_line(source)) else []
+    with suppress(InputError):  # which is a violation
+        count = read_manifest(path)["count"] if (path / LOG).is_file() else rows
+        if rows < count and not (path / VIEW).is_file():
+            found.append(f"{path / LOG}: has {rows:,} of {count:,} rows; the build that was ended makes the others")
+    if others:
+        found.append(f"{others:,} rows are of another version, so that known schedules of theirs were not run anew")
+    if list((path / SHARDS).glob("*.parquet")) and not parquet.available():
+        found.append(f'{path / SHARDS}: was not looked at, since pyarrow is not installed (pip install "octocp[data]")')
+    return rows, found
 
 
 def _content(row: Row) -> bytes:
@@ -69,31 +102,31 @@ def _content(row: Row) -> bytes:
 
 def _manifest_violations(folder: Path, rows: int) -> Iterator[str]:
     """Yield what is wrong with a folder's manifest, and whether rows are missing that it promises."""
-    path = folder / MANIFEST
+    if not (folder / LOG).is_file():
+        yield f"{folder / LOG}: is missing; {MANIFEST} belongs to it"
+        return
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        yield f"{path}: is missing; {LOG} belongs to the spec that it names"
+        count = read_manifest(folder)["count"]
+    except InputError as error:
+        yield str(error)
         return
-    except (OSError, ValueError, RecursionError):
-        yield f"{path}: is not JSON"
-        return
-    missing = [key for key in ("digest", "name") if not isinstance(data, dict) or not isinstance(data.get(key), str)]
-    if missing:
-        yield f"{path}: is no manifest: {missing[0]} is missing or no text"
-        return
-    # A build that is not through has said so; one that is through has its views, and they are compared with the log.
-    count = data.get("count")
-    if (folder / VIEW).is_file() and isinstance(count, int) and count != rows:
+    # One that is through has its views; `remarks` tells of one that is not.
+    if rows > count or (rows < count and (folder / VIEW).is_file()):
         yield f"{folder / LOG}: has {rows:,} rows, and {count:,} are asked for; the build's command makes the others"
 
 
 def _view_violations(folder: Path, contents: dict[str, bytes]) -> Iterator[str]:
-    """Yield how the rows beside a log differ from the log's; each has to be there once."""
-    again = "the build's command writes it again"
+    """Yield how rows beside those that were read, the log's or else ``rows.jsonl.gz``'s, differ from these.
+
+    Each has to be there once.
+    """
+    read = next((name for name in (LOG, VIEW) if (folder / name).is_file()), SHARDS)
+    again = "the build's command writes it again" if read == LOG else "both are to have the same rows"
     views = {folder / VIEW: [folder / VIEW], folder / SHARDS: sorted((folder / SHARDS).glob("*.parquet"))}
     for view, files in views.items():
-        if not files or not files[0].is_file() or (view.name == SHARDS and not parquet.available()):
+        if not files or not files[0].is_file() or view.name == read:
+            continue
+        if view.name == SHARDS and not parquet.available():
             continue
         found: dict[str, bytes] = {}
         twice: list[str] = []
@@ -111,7 +144,7 @@ def _view_violations(folder: Path, contents: dict[str, bytes]) -> Iterator[str]:
         if twice:
             yield f"{view}: has {len(twice):,} rows more than once, the first at {twice[0]}; {again}"
         if differ:
-            yield f"{view}: differs from {LOG} in {len(differ):,} rows, the first {differ[0]}; {again}"
+            yield f"{view}: differs from {read} in {len(differ):,} rows, the first {differ[0]}; {again}"
 
 
 def row_violations(row: Row) -> Iterator[str]:
@@ -140,18 +173,11 @@ def row_violations(row: Row) -> Iterator[str]:
     for key, value in shape.items():
         if getattr(row, key) != value:
             yield f"{key}: is {getattr(row, key)}; the instance has {value}"
-    has_plan = row.status in ("optimal", "feasible")
-    for key in PLAN_COLUMNS:
-        there = getattr(row, key) not in (None, [])
-        if there != has_plan:
-            yield f"{key}: is {'there' if there else 'missing'}; the row is {row.status}"
-    if has_plan and row.lower_bound is None:
-        yield f"lower_bound: is missing; the row is {row.status}"
     if row.status == "infeasible" and row.lower_bound is not None:
         yield f"lower_bound: is {row.lower_bound}; the row is infeasible"
-    if not has_plan and not row.reason:
+    if row.status not in ("optimal", "feasible") and not row.reason:
         yield f"reason: is missing; the row is {row.status}"
-    yield from _plan_violations(row)
+    yield from plan_violations(row)
     yield from _bound_violations(row, problem)
     yield from _known_violations(row, problem)
     for one in row.heuristics:
@@ -196,31 +222,39 @@ def _bound_violations(row: Row, problem: Problem) -> Iterator[str]:
 
 
 def _known_violations(row: Row, problem: Problem) -> Iterator[str]:
-    """Run the known schedules anew; another version may have had other ones."""
-    if row.versions.octocp != octocp.__version__:
-        return
+    """Run the known schedules anew; another version may have had other ones, but it had some, each once."""
     known = {heuristic.name: heuristic for heuristic in ALL_HEURISTICS}
     told = Counter(one.method for one in row.heuristics)
-    for method in (*known, OCTOPIPE.name):
+    same = row.versions.octocp == octocp.__version__
+    for method in dict.fromkeys((*((*known, OCTOPIPE.name) if same else ()), *told)):
         if told[method] != 1:
             yield f"heuristics: {method} is there {told[method]} times, not once"
-    for one in row.heuristics:
+    if not told and not same:
+        yield "heuristics: is empty"
+    for one in row.heuristics if same else ():
         if one.method == OCTOPIPE.name:
-            found = OCTOPIPE.run(problem)
+            runs = [OCTOPIPE.run(problem)]
         elif one.method in known:
-            found = best_attempt(list(attempts(known[one.method], problem)))
+            runs = list(attempts(known[one.method], problem))
         else:
             yield f"heuristics: {one.method} is no known schedule"
             continue
+        found = best_attempt(runs)
         value = found.schedule.value if found.status == "feasible" and found.schedule is not None else None
-        # Where there is no plan, the rule is whichever was tried.
-        rule = found.rule if value is not None else one.rule
-        if (found.status, value, rule) != (one.status, one.value, one.rule):
+        if (found.status, value, found.rule) != (one.status, one.value, one.rule):
             anew = f"{found.status} {value} {found.rule}"
             yield f"heuristics: {one.method} is {one.status} {one.value} {one.rule}; run anew, it is {anew}"
 
 
-def _plan_violations(row: Row) -> Iterator[str]:
+def plan_violations(row: Row) -> Iterator[str]:
+    """Yield what is wrong with the columns of a row's plan, or with its having any."""
+    has_plan = row.status in ("optimal", "feasible")
+    for key in PLAN_COLUMNS:
+        there = getattr(row, key) not in (None, [])
+        if there != has_plan:
+            yield f"{key}: is {'there' if there else 'missing'}; the row is {row.status}"
+    if has_plan and row.lower_bound is None:
+        yield f"lower_bound: is missing; the row is {row.status}"
     try:
         plan = row.plan()
     except (ValueError, IndexError) as error:

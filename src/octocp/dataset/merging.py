@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from octocp.dataset.canonical import canonical_hash
+from octocp.dataset.manifest import read_manifest
 from octocp.dataset.names import MANIFEST
 from octocp.dataset.reading import as_row, find, read_anything
 from octocp.dataset.rows import Row
@@ -18,6 +19,10 @@ from octocp.dataset.store import Store, ensure_usable, unwritable
 from octocp.dataset.views import write_views
 from octocp.errors import InputError, OctoCPError
 from octocp.schema.base import LONGEST_NAME
+
+MERGED = "merged"
+# Letters of a folder's name in that of the folder beside it.
+SHORT = 40
 
 
 def merge(sources: Sequence[str | Path], folder: Path) -> tuple[int, int, list[str]]:
@@ -35,7 +40,8 @@ def merge(sources: Sequence[str | Path], folder: Path) -> tuple[int, int, list[s
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError("is there already and not empty", file=str(folder), right="a new folder for -o")
-    ensure_usable(folder)
+    ensure_usable(folder, MERGED)
+    specs = [_spec(source) for source in sources]
     kept: dict[str, dict[str, Any]] = {}
     dropped = 0
     names: set[str] = set()
@@ -55,11 +61,12 @@ def merge(sources: Sequence[str | Path], folder: Path) -> tuple[int, int, list[s
             kept[row["hash"]] = row
     if not kept:
         raise InputError("there is no row in what is to be merged")
-    manifest = {"name": folder.name or "merged", "digest": "merged", "generator": 0, "count": len(kept)}
-    specs = [_spec(source) for source in sources]
-    if len(specs) == 1 and specs[0]:
+    target = Path(os.path.realpath(folder))
+    name = target.name if target.name and target.name.isprintable() else MERGED
+    manifest = {"name": name, "digest": MERGED, "generator": 0, "count": len(kept)}
+    if len(specs) == 1:
         manifest |= specs[0]
-    with _aside(folder) as made, Store(made, {**manifest, "digest": "merged"}) as store:
+    with _aside(target) as made, Store(made, manifest) as store:
         for row in kept.values():
             store.add_row(row)
         _, notes = write_views(made, manifest, lambda: (store.row(name) for name in store.rows))
@@ -73,26 +80,35 @@ def _aside(folder: Path) -> Iterator[Path]:
     So there is never half a data set that looks like a whole one: a merge does not go on where another was ended.
     """
     mark = ".merging"
-    for old in folder.parent.glob(f".{folder.name}.*{mark}"):
+    start = f".{folder.name[:SHORT]}."  # a long name has no room for more
+    for old in folder.parent.glob(f"{escape(start)}*{mark}"):
         # Of a merge that was killed.
-        process = old.name.removesuffix(mark).rpartition(".")[2]
-        if process.isdigit() and not _runs(int(process)):
+        if not _runs(old.name.removeprefix(start).removesuffix(mark)):
             shutil.rmtree(old, ignore_errors=True)
-    made = folder.with_name(f".{folder.name}.{os.getpid()}{mark}")
+    made = folder.with_name(f"{start}{os.getpid()}{mark}")
     try:
         yield made
         try:
             made.replace(folder)
         except OSError as error:
             raise unwritable(folder, error) from None
+    except InputError as error:
+        # In the words of who asked for `folder`; and nothing is there to go on with.
+        file, right = error.file.replace(str(made), str(folder)), "free space, or another folder for -o"
+        raise InputError(error.problem, place=error.place, file=file, right=right) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _runs(process: int) -> bool:
+def _runs(process: str) -> bool:
+    """Whether a process, by its number, may be at work; what is no number may be anything."""
+    if not process.isdecimal():
+        return True
+    if int(process) == os.getpid():  # one before had the same number
+        return False
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # another user's
         return True
@@ -129,14 +145,11 @@ def _free_name(row: dict[str, Any], names: set[str]) -> str:
 
 
 def _spec(source: str | Path) -> dict[str, Any]:
-    path = find(source) / MANIFEST
-    if not path.is_file():
+    """Return what a folder's manifest tells of where its rows are from."""
+    path = find(source)
+    if not (path / MANIFEST).is_file():
         return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return {key: data[key] for key in ("name", "spec") if key in data}
-    except (OSError, ValueError, TypeError):
-        return {}
+    return {key: value for key, value in read_manifest(path).items() if key in ("name", "spec")}
 
 
 def _knows(row: dict[str, Any]) -> tuple[Any, ...]:

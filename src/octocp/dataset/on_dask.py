@@ -15,6 +15,7 @@ from octocp.errors import InputError
 from octocp.schema.reading import shorten
 
 CONNECT_SECONDS = 15.0
+GRACE_SECONDS = 2.0
 # Tasks that wait on the scheduler per thread that works.
 AHEAD = 3
 LEAST_AHEAD = 64
@@ -43,8 +44,13 @@ async def _reach(address: str) -> None:
     from distributed.comm import connect
     from distributed.security import Security
 
-    comm = await connect(address, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
-    await comm.close()
+    try:
+        # Dask's own limit ends at the connection: what says nothing then is waited for without end.
+        async with asyncio.timeout(CONNECT_SECONDS + GRACE_SECONDS):
+            comm = await connect(address, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
+            await comm.close()
+    except TimeoutError:
+        raise TimeoutError("something is there, and does not answer as a scheduler does") from None
 
 
 class OnDask:

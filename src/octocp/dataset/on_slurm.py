@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import time
@@ -17,7 +18,20 @@ from typing import Any
 from octocp.dataset.executors import TRIES, Done, Function, Payload, attempt, finished, perform
 from octocp.dataset.store import unwritable
 from octocp.errors import InputError
+from octocp.schema.reading import shorten
 
+# submitit's parameters that are whole numbers, with the least and the most. A task is one process.
+MOST = 10**9 - 1
+NUMBERS = {
+    "timeout_min": (1, MOST),
+    "mem_gb": (1, MOST),
+    "cpus_per_task": (1, MOST),
+    "gpus_per_node": (0, MOST),
+    "nodes": (1, 1),
+    "tasks_per_node": (1, 1),
+}
+# Those that take more than a word.
+LISTS = ("setup", "srun_args", "additional_parameters")
 MOST_JOBS = 200
 POLL_SECONDS = {"local": 0.1, "debug": 0.0}
 SLOW_POLL_SECONDS = 2.0
@@ -58,15 +72,13 @@ class OnSlurm:
             raise InputError(
                 "needs submitit, which is not installed", place="--slurm", right='pip install "octocp[slurm]"'
             ) from None
-        given: dict[str, Any] = {key: int(text) if text.isdecimal() else text for key, text in settings.items()}
-        for key in ("timeout_min", "cpus_per_task", "mem_gb", "nodes", "tasks_per_node"):
-            if key in given and not (isinstance(given[key], int) and given[key] > 0):
-                raise InputError(f"{key} is {settings[key]}", place="--slurm", right="a whole number, at least 1")
-        self._cluster = str(given.pop("cluster", "slurm"))
+        self._cluster = settings.get("cluster", "slurm")
+        given = {key: _value(key, text, self._cluster) for key, text in settings.items() if key != "cluster"}
         self._jobs = jobs or (MOST_JOBS if self._cluster == "slurm" else os.cpu_count() or 1)
         self._function = function
         self._processes: list[subprocess.Popen[bytes]] = []  # of local jobs
         right = "cluster=local, or submitit's parameters, e.g. slurm_partition=cpu,mem_gb=4"
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
             self._executor = submitit.AutoExecutor(folder=str(folder), cluster=self._cluster)
             parameters = {"name": "octocp", "cpus_per_task": 1, "timeout_min": minutes} | given
@@ -74,6 +86,9 @@ class OnSlurm:
         except OSError as error:
             raise unwritable(folder, error) from None
         except (RuntimeError, ValueError, NameError, TypeError, AssertionError) as error:
+            for path in made:  # submitit makes its folder first
+                with suppress(OSError):
+                    path.rmdir()
             raise InputError(f"submitit refuses: {_line(error)}", place="--slurm", right=right) from None
 
     @property
@@ -131,8 +146,21 @@ class OnSlurm:
         except FailedJobError as error:
             right = "submitit's parameters as this cluster has them; the same command goes on where it was"
             raise InputError(f"a job was refused: {_line(error, -1)}", place="--slurm", right=right) from None
-        except OSError as error:
+        except Exception as error:  # submitit takes what it cannot use, and raises what comes of it
             raise InputError(f"no job could be submitted: {_line(error)}", place="--slurm") from None
+
+
+def _value(key: str, text: str, cluster: str) -> int | str:
+    """Return the value of one of submitit's parameters; refuse what submitit would take and fail at later."""
+    name = key.removeprefix(f"{cluster}_")
+    if name in LISTS:
+        raise InputError(f"{key} takes more than a word", place="--slurm", right="without it")
+    number = int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+    least, most = NUMBERS.get(name, (0, MOST))
+    if name in NUMBERS and (number is None or not least <= number <= most):
+        right = f"a whole number, {least} to {most}" if least < most else f"{least}: a task is one process"
+        raise InputError(f"{key} is {shorten(text)[1:-1]}", place="--slurm", right=right)
+    return text if number is None or name == "name" else number
 
 
 def _line(error: BaseException, which: int = 0) -> str:

@@ -96,7 +96,8 @@ def write_parquet(rows: Iterable[dict[str, Any]], path: Path) -> None:
     table = pa.Table.from_pylist(flat, schema=schema())
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        pa.parquet.write_table(table, temporary, compression="zstd")
+        with temporary.open("wb") as file:  # pyarrow itself takes no path that is no Unicode
+            pa.parquet.write_table(table, file, compression="zstd")
         temporary.replace(path)
     except OSError as error:
         raise unwritable(path, error) from None
@@ -115,7 +116,8 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     """
     pa = _pyarrow(str(path))
     try:
-        for batch in pa.parquet.ParquetFile(path).iter_batches(batch_size=500):
-            yield from batch.to_pylist()
+        with path.open("rb") as file:
+            for batch in pa.parquet.ParquetFile(file).iter_batches(batch_size=500):
+                yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot be read: {str(error).splitlines()[0]}", file=str(path)) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import zlib
 from collections.abc import Iterator
@@ -13,13 +12,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from octocp import catalog
-from octocp.dataset.names import CHECK_FORMAT, LOG
-from octocp.dataset.rows import DoubleCheck, PlainRow, Row, no_number
+from octocp.dataset.names import CHECK_FORMAT, LOG, MANIFEST, SHARDS, VIEW
+from octocp.dataset.rows import BeyondJsonError, DoubleCheck, PlainRow, Row, strict_json
 from octocp.errors import InputError
 from octocp.schema.reading import shorten
 
-VIEW = "rows.jsonl.gz"
-SHARDS = "shards"
 REMEDY = "a row a line; without this line the rest can be read, and the build makes its row again"
 KNOWN = "a data set's folder, or a .jsonl, .jsonl.gz or .parquet file of one"
 
@@ -83,6 +80,13 @@ def read_anything(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _lines(path)
     else:
         raise InputError("is no data set", file=str(path), right=KNOWN)
+
+
+def holds_set(folder: Path) -> bool:
+    """Whether a folder is a data set's: one that is built, or one that was published without its log."""
+    return all((folder / name).is_file() for name in (MANIFEST, LOG)) or (
+        (folder / VIEW).is_file() and (folder / SHARDS).is_dir()
+    )
 
 
 def incomplete_line(source: str | Path) -> str:
@@ -153,7 +157,7 @@ def _validated(kind: type[RowT], data: dict[str, Any], place: str) -> RowT:
         where = ".".join(str(step) for step in first["loc"])
         name = data.get("id")
         shown = shorten(name).strip("'") if isinstance(name, str) else "a row"
-        raise InputError(f"{where}: {first['msg']}", place=shown, file=place) from None
+        raise InputError(f"{where}: {first['msg'].removeprefix('Value error, ')}", place=shown, file=place) from None
     except (ValueError, RecursionError):  # the text of an instance
         raise InputError("instance: is not JSON", place="a row", file=place) from None
 
@@ -186,11 +190,9 @@ def parsed(line: bytes, place: str) -> dict[str, Any]:
         It is none.
     """
     try:
-        data = json.loads(line, parse_constant=no_number)
-        if b"\\ud" in line.lower():  # half of a pair, which no file can be written with
-            json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InputError("has text that is no Unicode", file=place, right=REMEDY) from None
+        data = strict_json(line)
+    except BeyondJsonError as error:
+        raise InputError(str(error), file=place, right=REMEDY) from None
     except (ValueError, RecursionError):
         raise InputError("is not JSON", file=place, right=REMEDY) from None
     if not isinstance(data, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isinf
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
@@ -121,7 +122,7 @@ class Row(Strict):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         """Take the instance as the text that a Parquet file has."""
-        return json.loads(value, parse_constant=no_number) if isinstance(value, str) else value
+        return strict_json(value) if isinstance(value, str) else value
 
     @property
     def proven(self) -> bool:
@@ -177,9 +178,40 @@ class Row(Strict):
         return {key: found[key] if key != "instance" else instance for key in type(self).model_fields}
 
 
-def no_number(constant: str) -> None:
-    """Refuse what Python's JSON reader takes beyond JSON: NaN and Infinity."""
-    raise ValueError(f"{constant} is not JSON")
+def strict_json(text: str | bytes) -> Any:
+    """Read JSON without what Python's reader takes beyond it: NaN, numbers that no float holds, halves of pairs.
+
+    Raises
+    ------
+    BeyondJsonError
+        It has what only Python takes for JSON.
+    ValueError, RecursionError
+        It is not JSON, or nested too deep.
+    """
+    # Python's reader lets halves of surrogate pairs pass in bytes; its decoder does not.
+    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    data = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise BeyondJsonError("has text that is no Unicode") from None
+    return data
+
+
+class BeyondJsonError(ValueError):
+    """Something that Python reads as JSON, and that no other reader does or no file can be written with."""
+
+
+def _no_number(constant: str) -> None:
+    raise BeyondJsonError(f"has {constant}, which is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if isinf(number):
+        raise BeyondJsonError(f"has {digits[:20]}, which is beyond all floats")
+    return number
 
 
 class PlainRow(Row):

@@ -264,11 +264,15 @@ def load_models(spec: Spec, path: str | Path) -> dict[str, ModelSpec]:
     found: dict[str, ModelSpec] = {}
     for number, family in enumerate(spec.families):
         for place, name in enumerate(family.models if isinstance(family, Profiles) else ()):
+            where = f"families[{number}].models[{place}]"
             try:
                 found[name] = load_model(name, Path(path).parent)
             except InputError as error:
-                where = f"families[{number}].models[{place}]"
                 raise InputError(str(error), place=where, file=str(path)) from None
+            try:
+                _writable(json.dumps(found[name].model_dump(), ensure_ascii=False))
+            except ValueError as error:
+                raise InputError(f"{name} {error}", place=where, file=str(path)) from None
     return found
 
 

@@ -17,13 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from octocp.dataset.manifest import read_manifest
 from octocp.dataset.names import CHECK_FORMAT, DISAGREEMENTS, LOCK, LOG, MANIFEST, MANIFEST_FORMAT, SLURM
-from octocp.dataset.reading import as_check, as_plain, parsed
+from octocp.dataset.reading import as_check, as_plain, holds_set, parsed
 from octocp.dataset.rows import FORMAT as ROW_FORMAT
 from octocp.dataset.rows import PROVEN
 from octocp.errors import InputError
 from octocp.schema.files import write_whole
 
+# What may be there before the manifest is, also where a crash came in between.
+EARLY = (LOCK, SLURM, f".{MANIFEST}.tmp")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,7 +77,7 @@ class Store:
         self._manifest = {"format": MANIFEST_FORMAT, **manifest}
 
     def __enter__(self) -> Store:
-        ensure_usable(self.folder)
+        ensure_usable(self.folder, self._manifest["digest"])
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -129,34 +132,10 @@ class Store:
 
     def _claim(self) -> None:
         """Make sure that the folder is this data set's, or make it so."""
+        ensure_usable(self.folder, self._manifest["digest"])  # again: another process may have begun here
         path = self.folder / MANIFEST
-        if not path.exists():
-            self._write_manifest()
-            return
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            known = found["digest"], found["name"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError("is not a manifest", file=str(path), right="a new folder for -o") from None
-        if known[0] != self._manifest["digest"]:
-            if self._is_empty():  # e.g. of a spec that turned out to ask for what there is not
-                self._write_manifest()
-                return
-            raise InputError(
-                f"was begun for another spec, or this one ({known[1]}) or a model of it has changed since",
-                file=str(self.folder),
-                right="that spec as it was, or a new folder for -o",
-            )
-
-    def _write_manifest(self) -> None:
-        write_whole((json.dumps(self._manifest, indent=1) + "\n").encode(), self.folder / MANIFEST)
-
-    def _is_empty(self) -> bool:
-        """Whether nothing has been made here yet."""
-        try:
-            return (self.folder / LOG).stat().st_size == 0
-        except FileNotFoundError:
-            return True
+        if not path.exists() or read_manifest(self.folder)["digest"] != self._manifest["digest"]:
+            write_whole((json.dumps(self._manifest, indent=1) + "\n").encode(), path)
 
     # ---- the log ---------------------------------------------------------------------------
 
@@ -271,32 +250,50 @@ def _checked(record: dict[str, Any], place: str) -> dict[str, Any]:
     return as_plain(record, place)
 
 
-def ensure_usable(folder: Path) -> None:
-    """Refuse a folder that no data set can be begun in or gone on with, before anything is made there.
+def ensure_usable(folder: Path, digest: str) -> None:
+    """Refuse a folder that a data set cannot be begun in or gone on with, before anything is made there.
+
+    Parameters
+    ----------
+    digest : str
+        The data set's.
 
     Raises
     ------
     InputError
-        It is a file, holds what is no data set, or lies in the folder of one.
+        It is a file, holds another data set or something else, or lies in the folder of a data set.
     """
     right = "a new folder for -o"
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError("is no folder", file=str(folder), right=right)
-        if not (folder / MANIFEST).exists():
-            others = sorted(each.name for each in folder.iterdir()) if folder.exists() else []
-            others = [name for name in others if name not in (LOCK, SLURM)]
-            if others:
+        if (folder / MANIFEST).exists():
+            known = read_manifest(folder, right)
+            # One without rows is free, e.g. of a spec that turned out to ask for what there is not.
+            if known["digest"] != digest and _size(folder / LOG):
                 raise InputError(
-                    f"is not empty and holds no data set that was being built: {others[0]}",
+                    f"was begun for another spec, or this one ({known['name']}) or a model of it has changed since",
                     file=str(folder),
-                    right=right,
+                    right=f"that spec as it was, or {right}",
                 )
-        for outer in folder.resolve().parents:
-            if (outer / MANIFEST).is_file() and (outer / LOG).is_file():
+        elif others := sorted(each.name for each in _entries(folder) if each.name not in EARLY):
+            raise InputError(
+                f"is not empty and holds no data set that was being built: {others[0]}", file=str(folder), right=right
+            )
+        # Not `resolve`, which raises what it likes where links go round in circles.
+        for outer in Path(os.path.realpath(folder)).parents:
+            if holds_set(outer):
                 raise InputError(f"lies in the folder of a data set, {outer}", file=str(folder), right=right)
     except OSError as error:
         raise unwritable(folder, error) from None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    return folder.iterdir() if folder.exists() else ()
 
 
 def unwritable(path: Path, error: OSError, right: str = "another folder for -o") -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from octocp.dataset.draws import Stream
-from octocp.dataset.names import LOG, MANIFEST
+from octocp.dataset.names import LOG, MANIFEST, SHARDS
+from octocp.dataset.reading import holds_set
 from octocp.dataset.rows import Row, distance
 from octocp.dataset.stats import Distance, summarise
 from octocp.errors import InputError
@@ -25,14 +27,14 @@ def outside_sets(output: Path, source: Path) -> None:
     InputError
         It is in the folder that is read, or in one that holds a data set.
     """
-    path = output.resolve()
+    path = Path(os.path.realpath(output))
     right = "a file outside of data sets for -o"
-    if source.is_dir() and source.resolve() in path.parents:
+    if source.is_dir() and Path(os.path.realpath(source)) in path.parents:
         raise InputError(f"is in the data set that is read, {source}", file=str(output), right=right)
     for place, folder in enumerate(path.parents):
-        held = [name for name in (MANIFEST, LOG) if (folder / name).is_file()]
+        held = [name for name in (MANIFEST, LOG, SHARDS) if (folder / name).exists()]
         # Further up, a file of one of these names alone may be anything.
-        if len(held) > (place > 0):
+        if holds_set(folder) or (place == 0 and held and held != [SHARDS]):
             raise InputError(f"is in a data set's folder: {folder} has {held[0]}", file=str(output), right=right)
 
 

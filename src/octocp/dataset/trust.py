@@ -10,6 +10,8 @@ import numpy as np
 from octocp.costs import build_problem
 from octocp.cpsat.joint import build_joint
 from octocp.cpsat.run import run
+from octocp.dataset.checking import plan_violations
+from octocp.dataset.reading import as_row
 from octocp.dataset.rows import DoubleCheck, Row
 from octocp.decode import checked, to_plan
 from octocp.errors import InputError, OctoCPError
@@ -50,7 +52,7 @@ def disagreement(name: str, what: str, first: Any, second: Any) -> dict[str, Any
 
 
 def schedule_of(row: Row, problem: Problem) -> Schedule:
-    """Return a row's plan as a schedule."""
+    """Return a row's plan, which `plan_violations` has found nothing wrong with, as a schedule."""
     bounds = tuple(int(end) for end in np.cumsum([0, *row.partition]))
     layout = Layout(bounds, tuple(row.placement))
     start = np.zeros((len(problem.kinds), layout.stages, problem.n_microbatches), dtype=np.int64)
@@ -66,14 +68,14 @@ def double_check(payload: dict[str, Any]) -> dict[str, Any]:
 
     A better plan, or any plan where there should be none, is a disagreement; no proof in time is not.
     """
-    row = Row.model_validate(payload["row"])
+    row = as_row(payload["row"], "")
     problem = build_problem(row.instance)
-    try:
-        known = schedule_of(row, problem) if row.value is not None else None
-    except (ValueError, IndexError):
+    if wrong := next(plan_violations(row), ""):
         raise InputError(
-            f"the plan of row {row.id} is not one of its instance", right="octocp dataset check says what is wrong"
-        ) from None
+            f"the plan of row {row.id} is not one of its instance: {wrong}",
+            right="octocp dataset check says what else is wrong",
+        )
+    known = schedule_of(row, problem) if row.value is not None else None
     if known is not None:
         # The row as it is read back, so that what was written is what is proven.
         checked(known, row.instance, method=row.method, lower_bound=row.lower_bound or 0)

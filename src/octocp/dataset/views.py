@@ -12,7 +12,7 @@ from typing import Any
 
 from octocp.dataset import parquet
 from octocp.dataset.card import card
-from octocp.dataset.reading import SHARDS, VIEW
+from octocp.dataset.names import SHARDS, VIEW
 from octocp.dataset.stats import Stats, collect
 from octocp.dataset.store import unwritable
 from octocp.schema.files import write_whole
