@@ -77,6 +77,15 @@ def test_import_replaces_plans_only(plan: Path, tmp_path: Path) -> None:
         assert octocp("import", f"{order}@{layers}", instance, "-o", tmp_path / "own.plan.json").code == 0
 
 
+def test_import_writes_to_stdout(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    instance = tmp_path / "instance.json"
+    instance.write_text(json.dumps(json.loads(plan.read_text())["instance"]))
+    ran = octocp("import", plan, instance, "-o", "-")
+    assert (ran.code, json.loads(ran.out)["format"]) == (0, "octocp.plan/1")
+    assert not (tmp_path / "-").exists()
+
+
 def test_calibrate_replaces_no_trace(plan: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text("{}")

@@ -30,7 +30,10 @@ def import_(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it. [default: NAME.imported.plan.json here]"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it, - for stdout. [default: NAME.imported.plan.json here]",
         ),
     ] = None,
 ) -> None:
@@ -42,23 +45,31 @@ def import_(
     from octocp.importers import read_as_plan
     from octocp.report.bubbles import analyse
     from octocp.report.units import sentence
-    from octocp.schema.files import write_plan
+    from octocp.schema.files import plan_json, write_plan
 
     path, partition = file_and_partition(file)
     if not os.path.exists(path):  # which, other than Path.exists, takes names that are too long
         raise InputError("no such file", file=str(path))
     output = output or Path(_stem(path) + ".imported.plan.json")
-    ensure_writable(output, reads=path)
-    _ensure_plan(output)
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        ensure_writable(output, reads=path)
+        _ensure_plan(output)
     loaded, source = load(instance)
     with naming(source):
         plan, notes = read_as_plan(loaded, path, partition=partition)
     for text in notes:
         note(f"{path}: {text}")
-    write_plan(plan, output)
-    write(f"{plan.instance.name}: {sentence(plan, analyse(plan).bubble)}\n")
+    summary = f"{plan.instance.name}: {sentence(plan, analyse(plan).bubble)}"
+    if to_stdout:
+        note(summary)
+        write(plan_json(plan))
+    else:
+        write_plan(plan, output)
+        write(f"{summary}\n")
     note(f"note: {_how_good(plan, instance)}")
-    note(f"Written to {output}.")
+    if not to_stdout:
+        note(f"Written to {output}.")
 
 
 def _ensure_plan(output: Path) -> None:
