@@ -155,6 +155,15 @@ def test_progress_goes_on_to_the_writing(tmp_path: Path) -> None:
     assert "2 instances, on" not in told.partition("rows 2/2")[2]
 
 
+def test_a_folder_of_something_else_stays_as_it_is_by_whatever_path(tmp_path: Path) -> None:
+    """`photos/missing/..` is no folder until it is made."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    told = refused("dataset", "build", spec_file(tmp_path, 1), "-o", tmp_path / "photos/missing/../../photos")
+    assert "is not empty and holds no data set that was being built: cat.jpg" in told
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
 # ---- clusters ----------------------------------------------------------------------------------
 
 
@@ -186,6 +195,25 @@ def test_what_takes_a_connection_and_says_nothing_is_not_waited_for(monkeypatch:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(InputError, match=r"no Dask scheduler answers at .*: something is there, and does not"):
             on_dask.OnDask(address)
+
+
+def test_a_workers_address_is_no_schedulers(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    code = (
+        "import asyncio; from distributed import Scheduler, Worker\n"
+        "from octocp.dataset import on_dask\n"
+        "async def main():\n"
+        "    async with Scheduler(host='127.0.0.1', port=0, dashboard=False) as scheduler:\n"
+        "        async with Worker(scheduler.address, dashboard=False) as worker:\n"
+        "            await on_dask._reach(scheduler.address)\n"
+        "            try:\n"
+        "                await on_dask._reach(worker.address)\n"
+        "            except ConnectionError as error:\n"
+        "                print(error)\n"
+        "asyncio.run(main())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ran.stdout == "a Worker does\n", ran.stderr
 
 
 def test_a_scheduler_that_goes_away_is_no_failure_of_a_row(whole: Path, tmp_path: Path) -> None:

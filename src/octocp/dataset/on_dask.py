@@ -40,17 +40,27 @@ def _hush() -> None:
 
 
 async def _reach(address: str) -> None:
-    """Connect to a scheduler, with the certificates of Dask's configuration where the address needs any, and leave."""
+    """Connect to a scheduler, with the certificates of Dask's configuration where the address needs any, and leave.
+
+    Raises
+    ------
+    Exception
+        Whatever Dask raises; or nothing answers, or something else does.
+    """
     from distributed.comm import connect
+    from distributed.core import send_recv
     from distributed.security import Security
 
     try:
         # Dask's own limit ends at the connection: what says nothing then is waited for without end.
         async with asyncio.timeout(CONNECT_SECONDS + GRACE_SECONDS):
             comm = await connect(address, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
+            found = await send_recv(comm, op="identity")
             await comm.close()
     except TimeoutError:
         raise TimeoutError("something is there, and does not answer as a scheduler does") from None
+    if "workers" not in found:
+        raise ConnectionError(f"a {found['type']} does")
 
 
 class OnDask:
