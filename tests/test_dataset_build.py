@@ -53,7 +53,9 @@ def test_what_a_hand_left_out_is_there_again(whole: Path, copy: Path) -> None:
     assert first["heuristics"] == first["peak_memory_gb"] == []
 
 
-@pytest.mark.parametrize("change", [{"peak_memory_gb": [10**30]}, {"seed": "x"}, {"orders": [["\ud800"]]}, {"gap": 2}])
+@pytest.mark.parametrize(
+    "change", [{"peak_memory_gb": [10**30]}, {"seed": "x"}, {"seed": 2**31}, {"orders": [["\ud800"]]}, {"gap": 2}]
+)
 def test_a_value_that_no_row_has_is_named_with_its_line(change: dict[str, Any], copy: Path) -> None:
     edited(copy, change)
     told = refused("dataset", "build", spec_file(copy.parent, 3), "-o", copy, "-j", "1")
@@ -162,6 +164,12 @@ def test_a_folder_of_something_else_stays_as_it_is_by_whatever_path(tmp_path: Pa
     told = refused("dataset", "build", spec_file(tmp_path, 1), "-o", tmp_path / "photos/missing/../../photos")
     assert "is not empty and holds no data set that was being built: cat.jpg" in told
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_a_set_of_another_spec_is_known_by_whatever_path(copy: Path) -> None:
+    told = refused("dataset", "build", spec_file(copy.parent, 2), "-o", copy / "missing" / ".." / ".." / copy.name)
+    assert "was begun for another spec" in told
+    assert not (copy / "missing").exists()
 
 
 # ---- clusters ----------------------------------------------------------------------------------

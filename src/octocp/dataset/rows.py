@@ -110,7 +110,7 @@ class Row(Strict):
     peak_memory_gb: list[Finite] = Field(default_factory=list)
     method: str = "cp-sat"
     found_by: str = ""
-    seed: Count
+    seed: Annotated[int, Field(ge=0, lt=2**31 - 1)]  # as in a spec; CP-SAT takes no more
     workers: Count
     time_limit: Finite
     seconds: Seconds

@@ -264,24 +264,25 @@ def ensure_usable(folder: Path, digest: str) -> None:
         It is a file, holds another data set or something else, or lies in the folder of a data set.
     """
     right = "a new folder for -o"
+    # What `a/missing/../b` is once `missing` is made. Not `resolve`, which raises what it likes at circles of links.
+    place = Path(os.path.realpath(folder))
     try:
-        if folder.exists() and not folder.is_dir():
+        if place.exists() and not place.is_dir():
             raise InputError("is no folder", file=str(folder), right=right)
-        if (folder / MANIFEST).exists():
-            known = read_manifest(folder, right)
+        if (place / MANIFEST).exists():
+            known = read_manifest(place, right)
             # One without rows is free, e.g. of a spec that turned out to ask for what there is not.
-            if known["digest"] != digest and _size(folder / LOG):
+            if known["digest"] != digest and _size(place / LOG):
                 raise InputError(
                     f"was begun for another spec, or this one ({known['name']}) or a model of it has changed since",
                     file=str(folder),
                     right=f"that spec as it was, or {right}",
                 )
-        elif others := sorted(each.name for each in _entries(folder) if each.name not in EARLY):
+        elif others := sorted(each.name for each in _entries(place) if each.name not in EARLY):
             raise InputError(
                 f"is not empty and holds no data set that was being built: {others[0]}", file=str(folder), right=right
             )
-        # Not `resolve`, which raises what it likes where links go round in circles.
-        for outer in Path(os.path.realpath(folder)).parents:
+        for outer in place.parents:
             if holds_set(outer):
                 raise InputError(f"lies in the folder of a data set, {outer}", file=str(folder), right=right)
     except OSError as error:
